@@ -2,6 +2,16 @@
 
 use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor, WithDType};
 
+/// Calls a macro with the element types that are saved, loaded and copied, by the names that `DType` and candle's storages have for
+/// them. Candle only stores the others.
+macro_rules! of_elements {
+    ($call:ident) => {
+        $call! { U8 U32 I16 I32 I64 BF16 F16 F32 F64 F8E4M3 }
+    };
+}
+#[cfg(feature = "cuda")]
+pub(crate) use of_elements;
+
 /// Calls `f` with the tensor's elements as a safetensors file stores them: row by row, little-endian. Nothing is copied if they lie
 /// so in host memory.
 pub(crate) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
@@ -12,28 +22,24 @@ pub(crate) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Resu
         return Ok(f(&bytes));
     }
     let (storage, layout) = tensor.storage_and_layout();
-    let bytes = match &*storage {
-        Storage::Cpu(storage) => match storage {
-            CpuStorage::U8(values) => part(values, layout),
-            CpuStorage::U32(values) => part(values, layout),
-            CpuStorage::I16(values) => part(values, layout),
-            CpuStorage::I32(values) => part(values, layout),
-            CpuStorage::I64(values) => part(values, layout),
-            CpuStorage::BF16(values) => part(values, layout),
-            CpuStorage::F16(values) => part(values, layout),
-            CpuStorage::F32(values) => part(values, layout),
-            CpuStorage::F64(values) => part(values, layout),
-            CpuStorage::F8E4M3(values) => part(values, layout),
-            _ => None,
-        },
-        _ => None,
-    };
-    match bytes {
+    match bytes(&storage, layout) {
         Some(bytes) => Ok(f(bytes)),
-        None => {
-            candle_core::bail!("a tensor of type {:?} cannot be saved", tensor.dtype())
-        }
+        None => candle_core::bail!("a tensor of type {:?} cannot be saved", tensor.dtype()),
     }
+}
+
+/// The bytes of a contiguous tensor in host memory; `None` for another one, and for the types that candle only stores.
+pub(crate) fn bytes<'a>(storage: &'a Storage, layout: &Layout) -> Option<&'a [u8]> {
+    let (start, end) = layout.contiguous_offsets()?;
+    macro_rules! part {
+        ($($dtype:ident)+) => {
+            match storage {
+                $(Storage::Cpu(CpuStorage::$dtype(values)) => values.get(start..end).map(plain),)+
+                _ => None,
+            }
+        };
+    }
+    of_elements!(part)
 }
 
 /// Makes a tensor whose elements `fill` writes as a safetensors file stores them, in place: no second copy of them is made in host memory.
@@ -43,22 +49,18 @@ pub(crate) fn from_bytes<E: From<candle_core::Error>>(
     device: &Device,
     fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
 ) -> std::result::Result<Tensor, E> {
-    match dtype {
-        DType::U8 => filled(CpuStorage::U8, shape, device, fill),
-        DType::U32 => filled(CpuStorage::U32, shape, device, fill),
-        DType::I16 => filled(CpuStorage::I16, shape, device, fill),
-        DType::I32 => filled(CpuStorage::I32, shape, device, fill),
-        DType::I64 => filled(CpuStorage::I64, shape, device, fill),
-        DType::BF16 => filled(CpuStorage::BF16, shape, device, fill),
-        DType::F16 => filled(CpuStorage::F16, shape, device, fill),
-        DType::F32 => filled(CpuStorage::F32, shape, device, fill),
-        DType::F64 => filled(CpuStorage::F64, shape, device, fill),
-        DType::F8E4M3 => filled(CpuStorage::F8E4M3, shape, device, fill),
-        _ => {
-            let problem = format!("a tensor of type {dtype:?} cannot be loaded");
-            Err(candle_core::Error::Msg(problem).into())
-        }
+    macro_rules! filled {
+        ($($dtype:ident)+) => {
+            match dtype {
+                $(DType::$dtype => filled(CpuStorage::$dtype, shape, device, fill),)+
+                _ => {
+                    let problem = format!("a tensor of type {dtype:?} cannot be loaded");
+                    Err(candle_core::Error::Msg(problem).into())
+                }
+            }
+        };
     }
+    of_elements!(filled)
 }
 
 /// The storage names the type of an element.
@@ -91,10 +93,9 @@ pub(crate) fn size(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
-fn part<'a, T: WithDType>(values: &'a [T], layout: &Layout) -> Option<&'a [u8]> {
-    let (start, end) = layout.contiguous_offsets()?;
-    let values = values.get(start..end)?;
+/// The bytes of numbers.
+fn plain<T: WithDType>(values: &[T]) -> &[u8] {
     // SAFETY: the pointer and the length in bytes are those of a live slice. It is called for the number types above only, which
     // have no padding, and any byte is a valid `u8`.
-    Some(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) })
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }

@@ -1,5 +1,6 @@
 //! Files that are read at positions while nobody may change them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::ErrorKind::{self, InvalidData};
@@ -7,8 +8,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use safetensors::SafeTensorError;
 use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensorError};
 
 use crate::files;
 
@@ -25,6 +26,15 @@ pub(crate) struct FixedFile {
     file: File,
     len: u64,
     modified: Option<SystemTime>,
+}
+
+/// A tensor of a safetensors file, by its header, which agrees with itself: the range has the bytes of this shape and type.
+#[derive(Debug)]
+pub(crate) struct StoredTensor {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    /// Its bytes in the file.
+    pub(crate) range: Range<u64>,
 }
 
 impl FixedFile {
@@ -86,8 +96,8 @@ impl FixedFile {
         )))
     }
 
-    /// Reads the header of a safetensors file. Returns where its tensors' bytes begin, and what they are.
-    pub(crate) fn tensors(&self) -> io::Result<(u64, Metadata)> {
+    /// Reads the header of a safetensors file: its tensors by name.
+    pub(crate) fn tensors(&self) -> io::Result<BTreeMap<String, StoredTensor>> {
         let invalid = |error: SafeTensorError| io::Error::new(InvalidData, error.to_string());
         let len = self.read(0..self.len.min(LENGTH))?;
         let len = len.first_chunk().map(|len| u64::from_le_bytes(*len));
@@ -98,10 +108,19 @@ impl FixedFile {
         let metadata = serde_json::from_slice::<Metadata>(&self.read(LENGTH..data)?);
         let metadata = metadata
             .map_err(|error| invalid(SafeTensorError::InvalidHeaderDeserialization(error)))?;
-        match data.checked_add(metadata.data_len() as u64) == Some(self.len) {
-            true => Ok((data, metadata)),
-            false => Err(invalid(SafeTensorError::MetadataIncompleteBuffer)),
+        if data.checked_add(metadata.data_len() as u64) != Some(self.len) {
+            return Err(invalid(SafeTensorError::MetadataIncompleteBuffer));
         }
+        let stored = metadata.tensors().into_iter().map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let stored = StoredTensor {
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                range: data + start as u64..data + end as u64,
+            };
+            (name, stored)
+        });
+        Ok(stored.collect())
     }
 }
 

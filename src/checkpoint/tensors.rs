@@ -8,7 +8,7 @@ use safetensors::Dtype;
 
 use crate::elements;
 use crate::error::{CheckpointError, Result};
-use crate::fixed_file::FixedFile;
+use crate::fixed_file::{FixedFile, StoredTensor};
 
 /// The tensors of one or more safetensors files, by name.
 #[derive(Debug)]
@@ -46,17 +46,21 @@ impl<'a> Tensors<'a> {
         for (name, file) in files {
             let damaged =
                 |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
-            let (start, metadata) = file.tensors().map_err(|error| match error.kind() {
+            let stored = file.tensors().map_err(|error| match error.kind() {
                 ErrorKind::InvalidData => damaged(error.to_string()),
                 _ => CheckpointError::file("read", file.path())(error),
             })?;
-            for (tensor, info) in metadata.tensors() {
-                let (from, to) = info.data_offsets;
+            for (tensor, stored) in stored {
+                let StoredTensor {
+                    dtype,
+                    shape,
+                    range,
+                } = stored;
                 let saved = Saved {
                     file,
-                    dtype: info.dtype,
-                    shape: info.shape.clone(),
-                    range: start + from as u64..start + to as u64,
+                    dtype,
+                    shape,
+                    range,
                 };
                 if all.insert(tensor.clone(), saved).is_some() {
                     return Err(damaged(format!("tensor `{tensor}` is in two files")));

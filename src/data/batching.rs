@@ -54,16 +54,8 @@ impl Batching {
             Size::Cost(cost) => format!("cost {cost}"),
             Size::PaddedCost(cost) => format!("padded cost {cost}"),
         };
-        let sorted = if self.sorted.is_some() {
-            ", sorted"
-        } else {
-            ""
-        };
-        let last = if self.drops_last {
-            ", last left out"
-        } else {
-            ""
-        };
+        let sorted = self.sorted.map_or("", |_| ", sorted");
+        let last = ["", ", last left out"][usize::from(self.drops_last)];
         (format!("{size}{sorted}{last}"), self.window())
     }
 

@@ -1,7 +1,6 @@
 //! Which samples come next?
 
 mod batching;
-mod caught;
 mod check;
 mod collate;
 mod dataset;
@@ -13,6 +12,9 @@ mod stage;
 mod tensors;
 mod waits;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 pub use crate::batch::Position;
 pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
@@ -22,3 +24,14 @@ pub use loader::{Continued, Epoch, Loader, LoaderBuilder, LoaderStats, Source, S
 pub use sources::*;
 pub use tensors::Tensors;
 pub(crate) use waits::waited;
+
+/// Runs the user's code; a panic comes back as its message.
+fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| message(&*panic))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("not a text").to_owned()
+}

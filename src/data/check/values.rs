@@ -1,25 +1,26 @@
-use std::ops::{Range, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use half::{bf16, f16};
 use num_traits::Bounded;
 
-use super::bounds::Bounds;
 use super::fault::Fault;
-use super::remedy;
+
+/// The range that values must be in.
+pub(super) type Bounds = (Bound<i64>, Bound<i64>);
 
 /// What the values of a tensor must be.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Rules {
-    pub bounds: Option<Bounds>,
+pub(super) struct Rules {
+    pub(super) bounds: Option<Bounds>,
     /// Allowed outside of the bounds.
-    pub ignored: Option<i64>,
-    pub finite: bool,
-    pub varies: bool,
+    pub(super) ignored: Option<i64>,
+    pub(super) finite: bool,
+    pub(super) varies: bool,
 }
 
 /// Looks at the values of a tensor that has some.
-pub fn look(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
+pub(super) fn look(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
     if rules.bounds.is_none() && !rules.finite && !rules.varies {
         return Ok(());
     }
@@ -71,28 +72,34 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn integers<T: WithDType + Bounded + Into<i64>>(&self, all: &[T]) -> Result<(), Fault> {
-        let values = all.get(self.range.clone()).unwrap_or_default();
-        if let Some(bounds) = &self.rules.bounds {
-            let (within, ignored) = (bounds.integers(), self.rules.ignored);
-            let is_bad = |value: T| {
-                let value = value.into();
-                !within.contains(&value) && ignored != Some(value)
-            };
-            if let Some(place) = find(values, is_bad) {
-                return Err(self.fault(values, place, |value| {
-                    let counts = values.iter().map(|value| (*value).into());
-                    let lowest = counts.filter(|value| ignored != Some(*value)).min();
-                    let value = value.into();
-                    let lowest = lowest.unwrap_or(value);
-                    let remedy = remedy::integer(value, lowest, bounds, T::max_value().into());
-                    format!("values in {bounds}; {remedy}")
-                }));
-            }
-        }
-        self.variation(values)
+        let ignored = self.rules.ignored;
+        let remedy = |bounds: &Bounds, values: &[T], value: i64| {
+            let counts = values.iter().map(|value| (*value).into());
+            let lowest = counts.filter(|value| ignored != Some(*value)).min();
+            let lowest = lowest.unwrap_or(value);
+            Some(of_integer(value, lowest, bounds, T::max_value().into()))
+        };
+        self.values(all, |_| true, T::into, |bound| bound, remedy)
     }
 
-    fn floats<T: WithDType>(&self, all: &[T], is_finite: impl Fn(T) -> bool) -> Result<(), Fault> {
+    fn floats<T: WithDType>(&self, all: &[T], is_finite: fn(T) -> bool) -> Result<(), Fault> {
+        let remedy = |bounds: &Bounds, _: &[T], value: f64| {
+            let is_pixel = end(bounds) == Some(2) && (1. ..=255.).contains(&value);
+            is_pixel.then(|| "divide pixels by 255".to_owned())
+        };
+        self.values(all, is_finite, T::to_f64, |bound| bound as f64, remedy)
+    }
+
+    /// Looks at values as numbers that hold each of them: integers of 64 bits or floats of 64 bits. `remedy` says what to do about a value
+    /// that is out of bounds.
+    fn values<T: WithDType, N: Copy + PartialOrd>(
+        &self,
+        all: &[T],
+        is_finite: impl Fn(T) -> bool,
+        number: impl Fn(T) -> N,
+        bound: impl Fn(i64) -> N,
+        remedy: impl FnOnce(&Bounds, &[T], N) -> Option<String>,
+    ) -> Result<(), Fault> {
         let values = all.get(self.range.clone()).unwrap_or_default();
         if self.rules.finite
             && let Some(place) = find(values, |value| !is_finite(value))
@@ -100,17 +107,19 @@ impl Look<'_> {
             return Err(self.fault(values, place, |_| "finite values".to_owned()));
         }
         if let Some(bounds) = &self.rules.bounds {
-            let (within, ignored) = (bounds.floats(), self.rules.ignored);
-            let ignored = ignored.map(|value| value as f64);
+            let (within, ignored) = (
+                (bounds.0.map(&bound), bounds.1.map(&bound)),
+                self.rules.ignored.map(&bound),
+            );
             let is_bad = |value: T| {
-                let value = value.to_f64();
+                let value = number(value);
                 !within.contains(&value) && ignored != Some(value)
             };
             if let Some(place) = find(values, is_bad) {
                 return Err(self.fault(values, place, |value| {
-                    let remedy = remedy::float(value.to_f64(), bounds);
+                    let remedy = remedy(bounds, values, number(value));
                     let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
-                    format!("values in {bounds}{remedy}")
+                    format!("values in {}{remedy}", text(bounds))
                 }));
             }
         }
@@ -185,4 +194,49 @@ fn find<T: Copy>(values: &[T], is_bad: impl Fn(T) -> bool) -> Option<usize> {
     let before = blocks.position(has_bad)? * BLOCK;
     let mut rest = values.get(before..)?.iter();
     Some(before + rest.position(|value| is_bad(*value))?)
+}
+
+/// The smallest integer in the range.
+fn first(bounds: &Bounds) -> Option<i64> {
+    match bounds.0 {
+        Bound::Included(first) => Some(first),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The smallest integer above the range.
+fn end(bounds: &Bounds) -> Option<i64> {
+    match bounds.1 {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(end),
+        Bound::Unbounded => None,
+    }
+}
+
+/// As Rust writes ranges.
+fn text(bounds: &Bounds) -> String {
+    let first = match bounds.0 {
+        Bound::Included(first) => first.to_string(),
+        Bound::Excluded(before) => format!("(above {before})"),
+        Bound::Unbounded => String::new(),
+    };
+    match bounds.1 {
+        Bound::Included(last) => format!("{first}..={last}"),
+        Bound::Excluded(end) => format!("{first}..{end}"),
+        Bound::Unbounded => format!("{first}.."),
+    }
+}
+
+/// What to do about an integer outside of its range; `lowest` is the smallest one that counts.
+fn of_integer(value: i64, lowest: i64, bounds: &Bounds, largest: i64) -> String {
+    let first = first(bounds);
+    let second = first.and_then(|first| first.checked_add(1));
+    if end(bounds) == Some(value) && second == Some(lowest) {
+        format!("they seem to count from {lowest}: subtract 1")
+    } else if value == largest || first.is_some_and(|first| value < first) {
+        format!("call `.ignore({value})` if it marks what does not count")
+    } else {
+        "the range must cover all classes, or the whole vocabulary with its added tokens".to_owned()
+    }
 }

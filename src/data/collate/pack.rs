@@ -1,10 +1,13 @@
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use candle_core::{Device, Tensor};
 
-use super::bins::best_fit;
-use super::packed::{Packed, Piece};
 use super::pad::buffer;
-use super::stack::refused;
-use crate::error::BoxedError;
+use super::refused;
+use crate::batch::{Batch, Extent};
+use crate::data::Tensors;
+use crate::error::{BoxedError, Result};
 
 /// Packs documents of tokens into rows of one length, for [`Loader::builder`](crate::data::Loader::builder), so that few places are
 /// padded and no token attends to another document.
@@ -120,12 +123,12 @@ impl Pack {
             targets.extend(std::iter::repeat_n(self.ignored, missing));
         }
         let shape = (rows.len(), self.length);
-        Ok(Packed::new(
-            Tensor::from_vec(tokens, shape, &Device::Cpu)?,
-            Tensor::from_vec(positions, shape, &Device::Cpu)?,
-            Tensor::from_vec(targets, shape, &Device::Cpu)?,
-            placed,
-        ))
+        Ok(Packed {
+            tokens: Tensor::from_vec(tokens, shape, &Device::Cpu)?,
+            positions: Tensor::from_vec(positions, shape, &Device::Cpu)?,
+            targets: Tensor::from_vec(targets, shape, &Device::Cpu)?,
+            pieces: placed,
+        })
     }
 
     /// The pieces of the documents, not yet in rows.
@@ -160,5 +163,134 @@ impl Pack {
             ))),
             false => Ok(pieces),
         }
+    }
+}
+
+/// Puts items into bins of a capacity that none exceeds: the largest first, each into the fullest bin that has room for it (best fit
+/// decreasing; Johnson 1974). Returns each bin's items; equal items keep their order.
+///
+/// At most 11/9 of the least possible number of bins are used, and 4 more.
+fn best_fit(sizes: &[usize], capacity: usize) -> Vec<Vec<usize>> {
+    let mut items: Vec<_> = sizes.iter().copied().enumerate().collect();
+    items.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    let mut bins: Vec<Vec<usize>> = Vec::new();
+    // Room and number of each bin.
+    let mut rooms = BTreeSet::new();
+    for (item, size) in items {
+        let fullest = rooms.range((size, 0)..).next().copied();
+        let (room, number) = fullest.unwrap_or((capacity, bins.len()));
+        rooms.remove(&(room, number));
+        rooms.insert((room.saturating_sub(size), number));
+        match bins.get_mut(number) {
+            Some(bin) => bin.push(item),
+            None => bins.push(vec![item]),
+        }
+    }
+    bins
+}
+
+/// Documents packed into rows, from [`Pack`]. It is a [`Batch`] of rows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Packed {
+    /// u32, `[rows, length]`.
+    pub tokens: Tensor,
+    /// Each token's place in its document, or in its piece of it: u32, `[rows, length]`.
+    pub positions: Tensor,
+    /// The next token of the document, or what is ignored: i64, `[rows, length]`.
+    pub targets: Tensor,
+    /// By row and place in it.
+    pieces: Vec<Piece>,
+}
+
+/// Where a document is, or a piece of one that was cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Piece {
+    /// The document's place among those that were packed.
+    pub document: usize,
+    /// The document's tokens before this piece.
+    pub offset: usize,
+    /// The number of tokens.
+    pub len: usize,
+    /// The row that holds it.
+    pub row: usize,
+    /// The tokens before it in the row.
+    pub start: usize,
+}
+
+impl Packed {
+    /// Returns where the documents are, row by row.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Returns the lengths of the sequences, row after row, for
+    /// [`flash_attn_varlen_unfused`](crate::nn::attention::flash_attn_varlen_unfused): u32, `[sequences]`. The padding of a row is a
+    /// sequence too, so they add up to all places of all rows.
+    ///
+    /// The tensor is on the CPU, where that function reads it: on a GPU it would wait for the device.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn seqlens(&self) -> Result<Tensor> {
+        let length = self.tokens.dim(1)?;
+        let mut lengths = Vec::new();
+        for row in self.pieces.chunk_by(|a, b| a.row == b.row) {
+            lengths.extend(row.iter().map(|piece| piece.len as u32));
+            let end = row.last().map_or(0, |last| last.start + last.len);
+            if end < length {
+                lengths.push((length - end) as u32);
+            }
+        }
+        Ok(Tensor::new(lengths, &Device::Cpu)?)
+    }
+}
+
+/// Tokens, positions and targets.
+impl Tensors for Packed {
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![&self.tokens, &self.positions, &self.targets]
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        vec![&mut self.tokens, &mut self.positions, &mut self.targets]
+    }
+
+    fn remove_samples(&mut self) -> candle_core::Result<()> {
+        self.pieces.clear();
+        self.tensors_mut()
+            .into_iter()
+            .try_for_each(Tensor::remove_samples)
+    }
+}
+
+impl Batch for Packed {
+    type Slice<'a> = Packed;
+
+    fn extent(&self) -> Result<Extent> {
+        self.tokens.extent()
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Packed> {
+        let tokens = self.tokens.slice(range.clone())?;
+        let of_range = self
+            .pieces
+            .iter()
+            .filter(|piece| range.contains(&piece.row));
+        let pieces = of_range.map(|piece| Piece {
+            row: piece.row - range.start,
+            ..*piece
+        });
+        Ok(Packed {
+            tokens,
+            positions: self.positions.slice(range.clone())?,
+            targets: self.targets.slice(range.clone())?,
+            pieces: pieces.collect(),
+        })
+    }
+
+    fn device(&self) -> Option<Device> {
+        Some(self.tokens.device().clone())
     }
 }

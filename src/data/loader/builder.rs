@@ -4,9 +4,8 @@ use bytesize::ByteSize;
 use candle_core::Device;
 
 use super::Loader;
-use super::ahead::Ahead;
-use super::failing::Failing;
-use super::produce::Collate;
+use super::produce::{Failing, Maker};
+use super::queue::Ahead;
 use super::source::Source;
 use crate::batch::{Fingerprint, SharedDivision};
 use crate::data::Tensors;
@@ -27,7 +26,8 @@ const MOST: usize = usize::MAX >> 8;
 #[must_use = "call `build()`"]
 pub struct LoaderBuilder<S: Source, B> {
     pub(super) source: S,
-    pub(super) collate: Collate<S::Sample, B>,
+    /// Its name is set once the loader is built.
+    pub(super) maker: Maker<S::Sample, B>,
     pub(super) name: String,
     pub(super) batching: Batching,
     pub(super) seed: Option<u64>,
@@ -42,8 +42,6 @@ pub struct LoaderBuilder<S: Source, B> {
     pub(super) accepts_changes: bool,
     pub(super) workers: usize,
     pub(super) ahead: Ahead,
-    pub(super) failing: Failing,
-    pub(super) checks: Checks,
 }
 
 impl<B: Tensors + Send + 'static> Loader<B> {
@@ -56,7 +54,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     ) -> LoaderBuilder<S, B> {
         LoaderBuilder {
             source,
-            collate: Box::new(collate),
+            maker: Maker {
+                name: String::new(),
+                collate: Box::new(collate),
+                checks: Checks::default(),
+                failing: Failing::default(),
+            },
             name: "data".to_owned(),
             batching: Batching {
                 size: Size::Samples(1),
@@ -73,8 +76,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             accepts_changes: false,
             workers: 1,
             ahead: Ahead::default(),
-            failing: Failing::default(),
-            checks: Checks::default(),
         }
     }
 }
@@ -189,14 +190,14 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
     /// again. Of a stream, the beginning of an epoch is tried again.
     pub fn retries(mut self, times: usize) -> Self {
-        self.failing.retries = times;
+        self.maker.failing.retries = times;
         self
     }
 
     /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller. No other sample
     /// moves to another batch, so a rank, or a resumed run, that can read the sample has the same batches.
     pub fn skip_failures(mut self, most: usize) -> Self {
-        self.failing.skips = most;
+        self.maker.failing.skips = most;
         self
     }
 
@@ -219,14 +220,14 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn check(mut self, check: Check) -> Self {
-        self.checks.checks.push(check);
+        self.maker.checks.checks.push(check);
         self
     }
 
     /// Checks every batch, not only the first. A worker does it, before the batch is copied to a device; values of tensors that `collate`
     /// makes on a GPU are checked in the first batch only.
     pub fn check_every_batch(mut self) -> Self {
-        self.checks.every_batch = true;
+        self.maker.checks.every_batch = true;
         self
     }
 

@@ -2,14 +2,12 @@ use std::sync::Arc;
 
 use super::Loader;
 use super::builder::LoaderBuilder;
-use super::failing::Failing;
 use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
-use super::produce::{Finish, Made, Produce};
+use super::produce::{Made, Maker, Produce};
 use crate::data::batching::Size;
-use crate::data::caught::caught;
 use crate::data::order::Order;
 use crate::data::{Dataset, Tensors};
-use crate::error::{BoxedError, DataError, Result};
+use crate::error::{DataError, Result};
 
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
@@ -56,7 +54,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// # Errors
     /// [`DataError`]: an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
     /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
-    pub fn build(self) -> Result<Loader<B>> {
+    pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let dataset = &self.source;
         let len = dataset.len();
@@ -78,7 +76,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             );
             return Err(DataError::Setting(problem).into());
         }
-        let reader = self.reader(&dataset.name(), Some(len), text);
+        self.maker.name = dataset.name();
+        let reader = self.reader(&self.maker.name, Some(len), text);
         let dataset = Arc::new(self.source);
         let costs = Arc::clone(&dataset);
         let plan = Plan::Dataset {
@@ -86,14 +85,10 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             batching: self.batching,
             cost: Box::new(move |index| costs.cost(index)),
         };
-        let skipped = Arc::clone(&self.failing.skipped);
+        let skipped = Arc::clone(&self.maker.failing.skipped);
         let produce = FromDataset {
             dataset,
-            finish: Finish {
-                collate: self.collate,
-                checks: self.checks,
-            },
-            failing: self.failing,
+            maker: self.maker,
         };
         let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
         Loader::new(
@@ -108,10 +103,9 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
 }
 
 /// Reads samples of a dataset.
-pub(super) struct FromDataset<D: Dataset, B> {
-    pub(super) dataset: Arc<D>,
-    pub(super) finish: Finish<D::Sample, B>,
-    pub(super) failing: Failing,
+struct FromDataset<D: Dataset, B> {
+    dataset: Arc<D>,
+    maker: Maker<D::Sample, B>,
 }
 
 impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
@@ -126,91 +120,34 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
                     samples.push(sample);
                     indices.push(index);
                 }
-                Err(failed) => self.failing.skip(failed)?,
+                Err(failed) => self.maker.failing.skip(failed)?,
             }
         }
-        if samples.is_empty() {
-            // Other ranks may have samples of it, so all take part.
-            return match job.division.ranks() {
-                1 => Ok(Made::Skipped(job.samples)),
-                _ => self.empty(job, is_stopped),
-            };
-        }
-        let name = || self.dataset.name();
-        Ok(Made::Batch {
-            batch: self.finish.finish(samples, &indices, job.is_first, name)?,
-            indices,
-            samples: job.samples,
-        })
+        let empty = || self.empty(job, is_stopped);
+        self.maker.batch(job, samples, indices, job.samples, empty)
     }
 }
 
 impl<D: Dataset, B: Tensors> FromDataset<D, B> {
     /// A batch without samples, made of the first one of other ranks that can be read, or of one from elsewhere in the dataset.
-    fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
+    fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Option<B>, DataError> {
         let mut failed = None;
         let len = self.dataset.len();
         let elsewhere = (0..len).step_by((len / SPARES).max(1));
         for index in job.spares.iter().copied().chain(elsewhere) {
             if is_stopped() {
-                return Ok(Made::Stopped);
+                return Ok(None);
             }
-            let name = || self.dataset.name();
             let made = self.sample(index);
-            match made.and_then(|sample| self.finish.empty(sample, index, job.is_first, name)) {
-                Ok(batch) => {
-                    return Ok(Made::Batch {
-                        batch,
-                        indices: Vec::new(),
-                        samples: job.samples,
-                    });
-                }
+            match made.and_then(|sample| self.maker.empty(job, sample, index)) {
+                Ok(batch) => return Ok(Some(batch)),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| DataError::Empty(self.dataset.name())))
+        Err(failed.unwrap_or_else(|| DataError::Empty(self.maker.name.clone())))
     }
-}
 
-impl<D: Dataset, B> FromDataset<D, B> {
     fn sample(&self, index: usize) -> Result<D::Sample, DataError> {
-        let mut tries = 0;
-        loop {
-            let reason = match caught(|| self.dataset.get(index)) {
-                Ok(Ok(sample)) => return Ok(sample),
-                Ok(Err(reason)) => reason,
-                // It may have left the dataset in any state.
-                Err(message) => {
-                    let dataset = self.dataset.name();
-                    return Err(DataError::Panicked {
-                        dataset,
-                        index,
-                        message,
-                    });
-                }
-            };
-            if tries == self.failing.retries {
-                return Err(self.unread(index, reason));
-            }
-            tries += 1;
-            tracing::debug!(index, tries, %reason, "reading a sample again");
-        }
-    }
-
-    fn unread(&self, index: usize, reason: BoxedError) -> DataError {
-        match reason.downcast::<DataError>() {
-            // A part of the dataset has named itself and its index.
-            Ok(named) if matches!(*named, DataError::Sample { .. }) => *named,
-            Ok(other) => self.unread_for(index, other),
-            Err(other) => self.unread_for(index, other),
-        }
-    }
-
-    fn unread_for(&self, index: usize, reason: BoxedError) -> DataError {
-        DataError::Sample {
-            dataset: self.dataset.name(),
-            index,
-            reason,
-        }
+        self.maker.read_again(index, || self.dataset.get(index))
     }
 }

@@ -1,9 +1,9 @@
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use super::Loader;
-use super::done::Done;
-use super::produce::Made;
+use super::produce::{Done, Made};
 use crate::batch::Place;
 use crate::data::waits::Wait;
 use crate::data::{Loaded, Tensors};
@@ -20,23 +20,19 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     fn start(&mut self) -> Result<(), DataError> {
         self.began.get_or_insert_with(Instant::now);
-        if !self.has_started {
-            let mut threads = 0..self.workers;
-            let started = threads.try_for_each(|number| {
-                let queue = Arc::clone(&self.queue);
-                let thread =
-                    std::thread::Builder::new().name(format!("{}-{number}", self.reader.name));
-                thread.spawn(move || queue.work())?;
-                self.has_started = true;
-                Ok(())
-            });
-            match started {
+        if self.has_started {
+            return Ok(());
+        }
+        for number in 0..self.workers {
+            let queue = Arc::clone(&self.queue);
+            let thread = thread::Builder::new().name(format!("{}-{number}", self.reader.name));
+            match thread.spawn(move || queue.work()) {
+                Ok(_) => self.has_started = true,
                 Err(error) if self.has_started => {
                     tracing::warn!(%error, "a loader has fewer workers than asked for");
+                    break;
                 }
-                started => {
-                    started.map_err(|error: std::io::Error| DataError::Thread(error.to_string()))?
-                }
+                Err(error) => return Err(DataError::Thread(error.to_string())),
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 use crate::batch::{Division, Place};
 use crate::data::batching::Batching;
-use crate::data::caught::caught;
+use crate::data::caught;
 use crate::data::order::Order;
 use crate::error::DataError;
 

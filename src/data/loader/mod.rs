@@ -1,11 +1,7 @@
 //! Reads samples ahead of training, in an order that does not depend on the threads that read them.
 
-mod ahead;
 mod builder;
-mod continued;
 mod dataset;
-mod done;
-mod failing;
 mod hand_out;
 mod jobs;
 mod produce;
@@ -20,7 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 pub use builder::LoaderBuilder;
-pub use continued::Continued;
 pub use hand_out::Epoch;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
@@ -31,12 +26,9 @@ use super::{Position, Tensors};
 use crate::batch::{Consumer, Division, Fingerprint, Place};
 use crate::error::{DataError, Result};
 
-use ahead::Ahead;
-use done::Done;
-use failing::Skipped;
 use jobs::Jobs;
-use produce::Produce;
-use queue::Queue;
+use produce::{Done, Produce, Skipped};
+use queue::{Ahead, Queue};
 
 /// Hands out the batches of a dataset, which worker threads read ahead, and knows how far it has been read.
 ///
@@ -263,6 +255,15 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             ..self.stats
         }
     }
+}
+
+/// Where a loader continues a saved run; from [`Loader::resume`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Continued {
+    /// What has changed since the run was saved, each with both values; empty if the loader continues exactly where it stopped. Changes are
+    /// an error unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called.
+    pub changes: Vec<String>,
 }
 
 impl<B> Drop for Loader<B> {

@@ -1,8 +1,12 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use super::jobs::Job;
-use crate::data::Tensors;
-use crate::data::caught::caught;
+use crate::data::caught;
 use crate::data::check::Checks;
-use crate::error::{BoxedError, DataError};
+use crate::data::stage::{Load, Stage};
+use crate::data::{Tensors, tensors};
+use crate::error::{BoxedError, DataError, Result};
 
 /// Makes a batch of samples.
 pub(super) type Collate<S, B> = Box<dyn Fn(Vec<S>) -> Result<B, BoxedError> + Send + Sync>;
@@ -29,60 +33,198 @@ pub(super) trait Produce<B>: Send + Sync {
     fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError>;
 }
 
-/// Makes samples into a batch, and checks it.
-pub(super) struct Finish<S, B> {
-    pub(super) collate: Collate<S, B>,
-    pub(super) checks: Checks,
+/// The number of samples that were skipped.
+pub(super) type Skipped = Arc<AtomicUsize>;
+
+/// What to do about a sample that cannot be read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Failing {
+    /// How often it is read again.
+    pub(super) retries: usize,
+    /// How many samples may be left out in all.
+    pub(super) skips: usize,
+    pub(super) skipped: Skipped,
 }
 
-impl<S, B: Tensors> Finish<S, B> {
-    pub(super) fn finish(
+impl Failing {
+    /// Leaves out a sample that failed, or returns its error.
+    pub(super) fn skip(&self, failed: DataError) -> Result<(), DataError> {
+        let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
+        match self.skipped.fetch_update(Relaxed, Relaxed, more) {
+            Ok(_) => {
+                tracing::warn!(error = %failed, "a sample is skipped");
+                Ok(())
+            }
+            Err(0) => Err(failed),
+            Err(skipped) => Err(DataError::TooManySkipped {
+                skipped,
+                reason: Box::new(failed),
+            }),
+        }
+    }
+}
+
+/// Reads samples and makes them into batches, whatever they come from.
+pub(super) struct Maker<S, B> {
+    /// Of the dataset or the stream, for errors.
+    pub(super) name: String,
+    pub(super) collate: Collate<S, B>,
+    pub(super) checks: Checks,
+    pub(super) failing: Failing,
+}
+
+impl<S, B> Maker<S, B> {
+    /// Runs the user's code that reads a sample.
+    pub(super) fn read<T>(
         &self,
+        index: usize,
+        read: impl FnOnce() -> Result<T, BoxedError>,
+    ) -> Result<T, DataError> {
+        let unread = |reason| DataError::Sample {
+            dataset: self.name.clone(),
+            index,
+            reason,
+        };
+        match caught(read) {
+            Ok(Ok(sample)) => Ok(sample),
+            Ok(Err(reason)) => Err(match reason.downcast::<DataError>() {
+                // A part of the dataset has named itself and its index.
+                Ok(named) if matches!(*named, DataError::Sample { .. }) => *named,
+                Ok(other) => unread(other),
+                Err(other) => unread(other),
+            }),
+            Err(message) => Err(DataError::Panicked {
+                dataset: self.name.clone(),
+                index,
+                message,
+            }),
+        }
+    }
+
+    /// The same, as often as [`Failing`] says. A panic is final: it may have left the dataset in any state.
+    pub(super) fn read_again<T>(
+        &self,
+        index: usize,
+        read: impl Fn() -> Result<T, BoxedError>,
+    ) -> Result<T, DataError> {
+        let mut tries = 0;
+        loop {
+            match self.read(index, &read) {
+                Err(DataError::Sample { reason, .. }) if tries < self.failing.retries => {
+                    tries += 1;
+                    tracing::debug!(index, tries, %reason, "reading a sample again");
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
+impl<S, B: Tensors> Maker<S, B> {
+    /// Makes a batch of the samples of a job that are this rank's, of `all` ranks' so many. Without any, and if other ranks may have some,
+    /// it is what `empty` makes; `None` if the loader was dropped meanwhile.
+    pub(super) fn batch(
+        &self,
+        job: &Job,
         samples: Vec<S>,
-        indices: &[usize],
-        is_first: bool,
-        dataset: impl Fn() -> String,
-    ) -> Result<B, DataError> {
-        let batch = self.collate(samples, indices, &dataset)?;
-        self.checks.check(&batch, indices, dataset, is_first)?;
-        Ok(batch)
+        indices: Vec<usize>,
+        all: usize,
+        empty: impl FnOnce() -> Result<Option<B>, DataError>,
+    ) -> Result<Made<B>, DataError> {
+        let batch = match job.division.ranks() {
+            _ if !samples.is_empty() => {
+                let batch = self.collate(samples, &indices)?;
+                let (checks, name) = (&self.checks, &self.name);
+                checks.check(&batch, &indices, name, job.is_first)?;
+                Some(batch)
+            }
+            1 => return Ok(Made::Skipped(all)),
+            _ => empty()?,
+        };
+        Ok(batch.map_or(Made::Stopped, |batch| Made::Batch {
+            batch,
+            indices,
+            samples: all,
+        }))
     }
 
     /// A batch without samples, of the kind of those with this one.
-    pub(super) fn empty(
-        &self,
-        sample: S,
-        index: usize,
-        is_first: bool,
-        dataset: impl Fn() -> String,
-    ) -> Result<B, DataError> {
-        let mut batch = self.collate(vec![sample], &[index], &dataset)?;
-        batch
-            .remove_samples()
-            .map_err(|reason| DataError::Collate {
-                dataset: dataset(),
-                indices: vec![index],
-                reason: reason.into(),
-            })?;
-        self.checks.check(&batch, &[], dataset, is_first)?;
+    pub(super) fn empty(&self, job: &Job, sample: S, index: usize) -> Result<B, DataError> {
+        let mut batch = self.collate(vec![sample], &[index])?;
+        let removed = batch.remove_samples();
+        removed.map_err(|reason| self.refused(&[index], reason.into()))?;
+        self.checks.check(&batch, &[], &self.name, job.is_first)?;
         Ok(batch)
     }
 
-    fn collate(
-        &self,
-        samples: Vec<S>,
-        indices: &[usize],
-        dataset: impl Fn() -> String,
-    ) -> Result<B, DataError> {
-        let reason = match caught(|| (self.collate)(samples)) {
-            Ok(Ok(batch)) => return Ok(batch),
-            Ok(Err(reason)) => reason,
-            Err(message) => format!("it panicked: {message}").into(),
-        };
-        Err(DataError::Collate {
-            dataset: dataset(),
+    fn collate(&self, samples: Vec<S>, indices: &[usize]) -> Result<B, DataError> {
+        let made = caught(|| (self.collate)(samples));
+        let made = made.unwrap_or_else(|message| Err(format!("it panicked: {message}").into()));
+        made.map_err(|reason| self.refused(indices, reason))
+    }
+
+    fn refused(&self, indices: &[usize], reason: BoxedError) -> DataError {
+        DataError::Collate {
+            dataset: self.name.clone(),
             indices: indices.to_vec(),
             reason,
-        })
+        }
+    }
+}
+
+/// A job and what was made of it.
+pub(super) struct Done<B> {
+    pub(super) job: Job,
+    pub(super) made: Result<Made<B>, DataError>,
+    /// The batch's tensors, where they are on their way to a device.
+    pub(super) load: Option<Box<dyn Load>>,
+    pub(super) bytes: u64,
+}
+
+impl<B: Tensors> Done<B> {
+    /// Makes a batch, and copies it to where the device can fetch it.
+    pub(super) fn make(
+        mut job: Job,
+        produce: &dyn Produce<B>,
+        stage: &Stage,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Self {
+        let (mut load, mut bytes) = (None, 0);
+        let failed = job.failed.take();
+        let made = caught(|| {
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
+            let mut made = produce.make(&job, is_stopped)?;
+            if let Made::Batch { batch, .. } = &mut made {
+                bytes = tensors::bytes(batch);
+                load = stage.pin(batch);
+            }
+            Ok(made)
+        });
+        let panicked =
+            |message| DataError::Setting(format!("a loader's worker panicked: {message}"));
+        let made = made.unwrap_or_else(|message| Err(panicked(message)));
+        Self {
+            job,
+            made,
+            load,
+            bytes,
+        }
+    }
+
+    /// Begins to copy the batch to the device. If that fails, it is tried again when the batch is delivered.
+    pub(super) fn depart(&mut self) {
+        if let Some(Err(error)) = self.load.as_mut().map(|load| load.depart()) {
+            tracing::debug!(%error, "a batch is not copied ahead");
+        }
+    }
+
+    /// Puts the batch on the device. After an error it can be tried again.
+    pub(super) fn deliver(&mut self, stage: &Stage) -> Result<()> {
+        match &mut self.made {
+            Ok(Made::Batch { batch, .. }) => stage.deliver(batch, &mut self.load),
+            _ => Ok(()),
+        }
     }
 }

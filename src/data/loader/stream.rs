@@ -4,13 +4,12 @@ use parking_lot::Mutex;
 
 use super::Loader;
 use super::builder::LoaderBuilder;
-use super::failing::Failing;
 use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
-use super::produce::{Finish, Made, Produce};
+use super::produce::{Made, Maker, Produce};
 use super::source::Stream;
 use crate::data::Tensors;
 use crate::data::batching::Size;
-use crate::data::caught::caught;
+use crate::data::caught;
 use crate::error::{BoxedError, DataError, Result};
 use crate::mix::mix;
 
@@ -36,7 +35,7 @@ where
     /// # Errors
     /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
     /// of the driver of [`device`](Self::device).
-    pub fn build(self) -> Result<Loader<B>> {
+    pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
             return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
@@ -52,15 +51,11 @@ where
         };
         let reader = self.reader("a stream", None, order);
         let rank = Rank(self.rank.0, self.rank.1);
-        let skipped = Arc::clone(&self.failing.skipped);
+        let skipped = Arc::clone(&self.maker.failing.skipped);
+        self.maker.name = self.name;
         let produce = FromStream {
-            name: self.name,
             open: self.source.0,
-            finish: Finish {
-                collate: self.collate,
-                checks: self.checks,
-            },
-            failing: self.failing,
+            maker: self.maker,
             rank: self.rank.0,
             shuffle: self.seed.zip(self.buffer),
             reading: Mutex::new(None),
@@ -83,10 +78,8 @@ where
 
 /// Reads samples of a stream.
 struct FromStream<F, I, S, B> {
-    name: String,
     open: F,
-    finish: Finish<S, B>,
-    failing: Failing,
+    maker: Maker<S, B>,
     rank: usize,
     /// Seed and size of the buffer.
     shuffle: Option<(u64, usize)>,
@@ -134,7 +127,7 @@ where
             None => self.open(job)?,
         });
         if reading.drawn < first {
-            let (loader, skipped) = (&self.name, first - reading.drawn);
+            let (loader, skipped) = (&self.maker.name, first - reading.drawn);
             tracing::info!(
                 loader,
                 skipped,
@@ -157,7 +150,7 @@ where
             0 if is_stopped() => Ok(Made::Stopped),
             0 if reading.drawn == 0 => {
                 *self.gave_up.lock() = Some((job.epoch, job.window));
-                Err(DataError::Empty(self.name.clone()))
+                Err(DataError::Empty(self.maker.name.clone()))
             }
             0 => Ok(Made::EndOfEpoch),
             _ => self.batch(job, items),
@@ -186,26 +179,17 @@ where
                 Ok(sample) if spares.len() < SPARES => spares.push((index, sample)),
                 Ok(_) => {}
                 // Those of other ranks are theirs to read.
-                Err(error) if part.contains(&place) => self.failing.skip(error)?,
+                Err(error) if part.contains(&place) => self.maker.failing.skip(error)?,
                 Err(_) => {}
             }
         }
-        let name = || self.name.clone();
-        let batch = match samples.is_empty() {
-            false => self.finish.finish(samples, &indices, job.is_first, name)?,
-            true if job.division.ranks() == 1 => return Ok(Made::Skipped(all)),
-            // Other ranks may have samples of it, so all take part.
-            true => {
-                let spare = spares.pop().or_else(|| self.spare(job.epoch));
-                let (index, sample) = spare.ok_or_else(|| DataError::Empty(name()))?;
-                self.finish.empty(sample, index, job.is_first, name)?
-            }
+        let empty = || {
+            let spare = spares.pop().or_else(|| self.spare(job.epoch));
+            let none = || DataError::Empty(self.maker.name.clone());
+            let (index, sample) = spare.ok_or_else(none)?;
+            self.maker.empty(job, sample, index).map(Some)
         };
-        Ok(Made::Batch {
-            batch,
-            indices,
-            samples: all,
-        })
+        self.maker.batch(job, samples, indices, all, empty)
     }
 
     /// One of the first samples of the epoch, read again.
@@ -225,20 +209,8 @@ where
 {
     fn open(&self, job: &Job) -> Result<Reading<I, S>, DataError> {
         let epoch = job.epoch;
-        let mut tries = 0;
-        let items = loop {
-            let failed = match caught(|| (self.open)(epoch)) {
-                Ok(Ok(items)) => break items,
-                Ok(Err(_)) if tries < self.failing.retries => {
-                    tries += 1;
-                    continue;
-                }
-                Ok(Err(reason)) => self.unread(0, reason),
-                Err(message) => self.panicked(0, message),
-            };
-            *self.gave_up.lock() = Some((epoch, job.window));
-            return Err(failed);
-        };
+        let items = self.maker.read_again(0, || (self.open)(epoch));
+        let items = items.inspect_err(|_| *self.gave_up.lock() = Some((epoch, job.window)))?;
         Ok(Reading {
             epoch,
             items,
@@ -256,17 +228,15 @@ where
             if is_stopped() {
                 return None;
             }
-            let number = reading.taken;
-            let item = match caught(|| reading.items.next()) {
-                Ok(None) => {
-                    reading.has_ended = true;
-                    continue;
+            let items = &mut reading.items;
+            let read = || items.next().transpose();
+            match self.maker.read(reading.taken, read).transpose() {
+                Some(item) => {
+                    reading.buffer.push((reading.taken, item));
+                    reading.taken += 1;
                 }
-                Ok(Some(item)) => item.map_err(|reason| self.unread(number, reason)),
-                Err(message) => Err(self.panicked(number, message)),
-            };
-            reading.taken += 1;
-            reading.buffer.push((number, item));
+                None => reading.has_ended = true,
+            }
         }
         let last = reading.buffer.len().checked_sub(1)?;
         let slot = match self.shuffle {
@@ -278,21 +248,5 @@ where
         };
         reading.drawn += 1;
         Some(reading.buffer.swap_remove(slot))
-    }
-
-    fn unread(&self, index: usize, reason: BoxedError) -> DataError {
-        DataError::Sample {
-            dataset: self.name.clone(),
-            index,
-            reason,
-        }
-    }
-
-    fn panicked(&self, index: usize, message: String) -> DataError {
-        DataError::Panicked {
-            dataset: self.name.clone(),
-            index,
-            message,
-        }
     }
 }

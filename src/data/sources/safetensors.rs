@@ -1,13 +1,12 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::open;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::elements;
 use crate::error::{BoxedError, DataError, Result};
-use crate::fixed_file::FixedFile;
+use crate::fixed_file::{FixedFile, StoredTensor};
 
 /// Tensors of a safetensors file: a sample is one row of each.
 ///
@@ -84,18 +83,20 @@ impl SafetensorsBuilder {
     pub fn open(self) -> Result<SafetensorsDataset> {
         let path = self.path.as_path();
         let file = open(path)?;
-        let header = file.tensors();
-        let (data, metadata) = header.map_err(|error| DataError::io(path, 0, error))?;
-        let names = self.names.unwrap_or_else(|| {
-            let mut names: Vec<_> = metadata.tensors().into_keys().collect();
-            names.sort();
-            names
-        });
+        let stored = file.tensors();
+        let stored = stored.map_err(|error| DataError::io(path, 0, error))?;
+        let names = self
+            .names
+            .unwrap_or_else(|| stored.keys().cloned().collect());
         let (mut tensors, mut len) = (Vec::new(), None);
         for name in &names {
-            let info = info(path, &metadata, name)?;
+            let tensor = stored.get(name).ok_or_else(|| {
+                let names: Vec<_> = stored.keys().map(String::as_str).collect();
+                let problem = format!("has no tensor `{name}`; it has {}", names.join(", "));
+                DataError::file(path, None, problem)
+            })?;
             let wrong = |problem| DataError::file(path, None, format!("tensor `{name}` {problem}"));
-            let (samples, rows) = Rows::new(info, data).map_err(wrong)?;
+            let (samples, rows) = Rows::new(tensor).map_err(wrong)?;
             let first = *len.get_or_insert(samples);
             if first != samples {
                 let problem = format!("has {samples} rows, tensor `{}` has {first}", names[0]);
@@ -109,30 +110,21 @@ impl SafetensorsBuilder {
     }
 }
 
-fn info<'m>(path: &Path, metadata: &'m Metadata, name: &str) -> Result<&'m TensorInfo, DataError> {
-    metadata.info(name).ok_or_else(|| {
-        let mut names: Vec<_> = metadata.tensors().into_keys().collect();
-        names.sort();
-        let problem = format!("has no tensor `{name}`; it has {}", names.join(", "));
-        DataError::file(path, None, problem)
-    })
-}
-
 impl Rows {
-    /// The number of rows, and where they are. The file's header was validated: the offsets agree with shape and type.
-    fn new(info: &TensorInfo, data: u64) -> Result<(usize, Self), String> {
-        let unsupported = || format!("has type {:?}, which candle cannot hold", info.dtype);
-        let dtype = DType::try_from(info.dtype).map_err(|_| unsupported())?;
-        if !info.dtype.bitsize().is_multiple_of(8) {
+    /// The number of rows, and where they are.
+    fn new(tensor: &StoredTensor) -> Result<(usize, Self), String> {
+        let unsupported = || format!("has type {:?}, which candle cannot hold", tensor.dtype);
+        let dtype = DType::try_from(tensor.dtype).map_err(|_| unsupported())?;
+        if !tensor.dtype.bitsize().is_multiple_of(8) {
             return Err(unsupported());
         }
-        let (samples, shape) = info.shape.split_first().ok_or("has no dimension")?;
-        let (start, end) = info.data_offsets;
+        let (samples, shape) = tensor.shape.split_first().ok_or("has no dimension")?;
+        let bytes = tensor.range.end - tensor.range.start;
         let rows = Self {
             dtype,
             shape: shape.to_vec(),
-            row_bytes: (end - start).checked_div(*samples).unwrap_or(0) as u64,
-            start: data + start as u64,
+            row_bytes: bytes.checked_div(*samples as u64).unwrap_or(0),
+            start: tensor.range.start,
         };
         Ok((*samples, rows))
     }

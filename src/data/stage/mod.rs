@@ -5,38 +5,50 @@
 //! which first waits for the allocation. When the batch is wanted, candle's stream waits for the copies. The slot goes back to the
 //! workers with an event behind its copies, and a worker waits for that before it writes to the slot again.
 
-#[cfg(not(feature = "cuda"))]
-mod disabled;
 #[cfg(feature = "cuda")]
-mod enabled;
+mod cuda;
 
-use candle_core::Device;
-#[cfg(not(feature = "cuda"))]
-use disabled as implementation;
-#[cfg(feature = "cuda")]
-use enabled as implementation;
+use std::fmt::Debug;
 
-use implementation::Lane;
-pub(super) use implementation::Load;
+use candle_core::{Device, Tensor};
 
 use super::Tensors;
 use crate::error::{DataError, Error, Phase, Remedy, Resource, Result};
 use crate::memory::unmask;
+
+/// The way to one GPU.
+trait Lane: Debug + Send + Sync {
+    /// Moves those tensors that are on the host into page-locked memory. `None` if there are none, or no memory: nothing has changed then.
+    fn pin(&self, tensors: Vec<&mut Tensor>) -> Option<Box<dyn Load>>;
+}
+
+/// The tensors of a batch in page-locked memory, and perhaps on their way from there to the device.
+pub(super) trait Load: Debug + Send + Sync {
+    /// The number of the batch's tensors.
+    fn count(&self) -> usize;
+
+    /// Allocates the tensors on the device and queues their copies, unless that was done. After an error nothing is allocated.
+    fn depart(&mut self) -> Result<()>;
+
+    /// Has candle's stream wait for the copies, and returns the tensors; `None` for each that was not moved.
+    fn arrive(&mut self) -> Result<Vec<Option<Tensor>>>;
+}
 
 /// Takes batches to a device.
 #[derive(Debug)]
 pub(super) struct Stage {
     device: Option<Device>,
     /// Of a GPU.
-    lane: Option<Lane>,
+    lane: Option<Box<dyn Lane>>,
 }
 
 impl Stage {
     /// Leaves batches where they are without a device.
     pub(super) fn new(device: Option<Device>) -> Result<Self> {
-        let lane = match &device {
-            Some(device) => Lane::new(device)?,
-            None => None,
+        let lane: Option<Box<dyn Lane>> = match &device {
+            #[cfg(feature = "cuda")]
+            Some(Device::Cuda(device)) => Some(Box::new(cuda::Lane::new(device)?)),
+            _ => None,
         };
         Ok(Self { device, lane })
     }
@@ -47,12 +59,16 @@ impl Stage {
     }
 
     /// Moves the batch's tensors to page-locked memory. `None` if there is nothing to move or no memory: they are as they were.
-    pub(super) fn pin(&self, batch: &mut impl Tensors) -> Option<Load> {
+    pub(super) fn pin(&self, batch: &mut impl Tensors) -> Option<Box<dyn Load>> {
         self.lane.as_ref()?.pin(batch.tensors_mut())
     }
 
     /// Puts the batch's tensors on the device. After an error it can be tried again.
-    pub(super) fn deliver(&self, batch: &mut impl Tensors, load: &mut Option<Load>) -> Result<()> {
+    pub(super) fn deliver(
+        &self,
+        batch: &mut impl Tensors,
+        load: &mut Option<Box<dyn Load>>,
+    ) -> Result<()> {
         let Some(device) = &self.device else {
             return Ok(());
         };
@@ -74,7 +90,7 @@ impl Stage {
     fn put(
         &self,
         batch: &mut impl Tensors,
-        load: &mut Option<Load>,
+        load: &mut Option<Box<dyn Load>>,
         device: &Device,
     ) -> Result<()> {
         let mut tensors = batch.tensors_mut();

@@ -4,8 +4,8 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder, ImageReader};
+use memchr::memchr;
 
-use super::jpeg;
 use crate::error::{BoxedError, DataError};
 use crate::fixed_file::FixedFile;
 
@@ -46,7 +46,7 @@ impl Decoding {
         let read = FixedFile::open(path).and_then(|file| file.read(0..file.len()));
         let bytes = read.map_err(|reason| DataError::io(path, None, reason))?;
         let wrong = |problem: String| DataError::file(path, None, problem);
-        if jpeg::is_truncated(&bytes) {
+        if is_truncated(&bytes) {
             let end = bytes.len() as u64;
             return Err(DataError::file(path, end, "ends here, in the middle of the image").into());
         }
@@ -73,4 +73,36 @@ impl Decoding {
             &Device::Cpu,
         )?)
     }
+}
+
+/// Returns whether bytes are the beginning of a JPEG file whose end is missing. The decoder fills what a truncated file lacks
+/// with grey, without an error.
+fn is_truncated(bytes: &[u8]) -> bool {
+    const START: [u8; 2] = [0xFF, 0xD8];
+    bytes.starts_with(&START) && !has_end(bytes.get(START.len()..).unwrap_or_default())
+}
+
+/// Walks over segments, which state their length, and the compressed data between them, in which a marker cannot occur.
+fn has_end(mut rest: &[u8]) -> bool {
+    const END: u8 = 0xD9;
+    while let Some(at) = memchr(0xFF, rest) {
+        let Some((marker, after)) = rest.get(at + 1..).and_then(<[u8]>::split_first) else {
+            return false;
+        };
+        rest = match *marker {
+            END => return true,
+            // Filling before a marker.
+            0xFF => rest.get(at + 1..).unwrap_or_default(),
+            // An escaped byte of the data, or a marker without a segment.
+            0x00 | 0x01 | 0xD0..=0xD8 => after,
+            _ => match after {
+                [high, low, ..] => {
+                    let len = usize::from(u16::from_be_bytes([*high, *low]));
+                    after.get(len..).unwrap_or_default()
+                }
+                _ => return false,
+            },
+        };
+    }
+    false
 }

@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytesize::ByteSize;
 use parquet::file::metadata::RowGroupMetaData;
@@ -6,15 +6,14 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::Type;
 
-use super::source::Source;
-use crate::data::caught::caught;
+use super::source::ParquetFile;
+use crate::data::caught;
 use crate::error::DataError;
 
 /// One file, of which some columns are read.
 pub(super) struct Shard {
-    path: PathBuf,
-    source: Source,
-    reader: SerializedFileReader<Source>,
+    source: ParquetFile,
+    reader: SerializedFileReader<ParquetFile>,
     /// Of the columns that are read.
     schema: Type,
 }
@@ -22,7 +21,7 @@ pub(super) struct Shard {
 impl Shard {
     /// Reads the metadata at the end of a file.
     pub fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
-        let source = Source::open(path)?;
+        let source = ParquetFile::open(path)?;
         let reader = decode(path, None, || {
             let reader = SerializedFileReader::new(source.clone())?;
             source.check_pages(reader.metadata());
@@ -45,7 +44,6 @@ impl Shard {
         let schema = Type::group_type_builder(root.name()).with_fields(fields);
         let schema = decode(path, None, || schema.build())?;
         Ok(Self {
-            path: path.to_owned(),
             source,
             reader,
             schema,
@@ -53,7 +51,7 @@ impl Shard {
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        self.source.file.path()
     }
 
     /// The number of rows in each row group. The decoder trusts them, so they are compared with the numbers of values.
@@ -67,7 +65,7 @@ impl Shard {
                     "row group {index} states {} rows, its columns do not",
                     group.num_rows()
                 );
-                DataError::file(&self.path, None, problem)
+                DataError::file(self.path(), None, problem)
             })
         });
         rows.collect()
@@ -108,18 +106,18 @@ impl Shard {
                 ByteSize(bytes),
                 ByteSize(most)
             );
-            return Err(DataError::file(&self.path, offset, problem));
+            return Err(DataError::file(self.path(), offset, problem));
         }
-        let rows: Vec<_> = decode(&self.path, offset, || {
+        let rows: Vec<_> = decode(self.path(), offset, || {
             let group = self.reader.get_row_group(index)?;
             let rows = group.get_row_iter(Some(self.schema.clone()))?;
             rows.map(|row| row.map(Field::Group)).collect()
         })?;
         let check = self.source.file.check();
-        check.map_err(|reason| DataError::io(&self.path, None, reason))?;
+        check.map_err(|reason| DataError::io(self.path(), None, reason))?;
         if rows.len() != expected {
             let problem = format!("row group {index} has {} rows of {expected}", rows.len());
-            return Err(DataError::file(&self.path, offset, problem));
+            return Err(DataError::file(self.path(), offset, problem));
         }
         Ok((rows, bytes))
     }
@@ -161,12 +159,4 @@ fn decode<T>(
         Err(panic) => format!("cannot be decoded: {panic}"),
     };
     Err(DataError::file(path, offset, problem))
-}
-
-impl std::fmt::Debug for Shard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shard")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
 }

@@ -8,13 +8,12 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::page::{self, Stated};
 use crate::error::DataError;
 use crate::fixed_file::FixedFile;
 
 /// An open file that several threads read, each at a place of its own.
 #[derive(Debug, Clone)]
-pub(super) struct Source {
+pub(super) struct ParquetFile {
     pub file: Arc<FixedFile>,
     /// Set once the metadata were read.
     chunks: Arc<OnceLock<Vec<Chunk>>>,
@@ -25,14 +24,14 @@ type Chunk = (Range<u64>, Stated);
 
 /// A reader from some place on.
 #[derive(Debug)]
-pub(super) struct From {
+pub(super) struct PageBytes {
     file: Arc<FixedFile>,
     at: u64,
     /// By the column, if a page begins there; until something is read, because a page whose header was read before begins elsewhere.
     stated: Option<Stated>,
 }
 
-impl Source {
+impl ParquetFile {
     pub fn open(path: &Path) -> std::result::Result<Self, DataError> {
         let file = FixedFile::open(path).map_err(|reason| DataError::io(path, None, reason))?;
         Ok(Self {
@@ -56,14 +55,14 @@ impl Source {
     }
 }
 
-impl Length for Source {
+impl Length for ParquetFile {
     fn len(&self) -> u64 {
         self.file.len()
     }
 }
 
-impl ChunkReader for Source {
-    type T = BufReader<From>;
+impl ChunkReader for ParquetFile {
+    type T = BufReader<PageBytes>;
 
     /// The crate `parquet` reads the header of a page from here.
     fn get_read(&self, start: u64) -> Result<Self::T> {
@@ -71,7 +70,7 @@ impl ChunkReader for Source {
         let after = chunks.partition_point(|(range, _)| range.start <= start);
         let chunk = after.checked_sub(1).and_then(|at| chunks.get(at));
         let chunk = chunk.filter(|(range, _)| range.contains(&start));
-        Ok(BufReader::new(From {
+        Ok(BufReader::new(PageBytes {
             file: Arc::clone(&self.file),
             at: start,
             stated: chunk.map(|(_, stated)| *stated),
@@ -92,7 +91,7 @@ impl ChunkReader for Source {
     }
 }
 
-impl Read for From {
+impl Read for PageBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let rest = self.file.len().saturating_sub(self.at);
         let len = buffer
@@ -103,9 +102,70 @@ impl Read for From {
         };
         self.file.read_at(buffer, self.at)?;
         if let Some(stated) = self.stated.take() {
-            page::check(buffer, stated).map_err(io::Error::other)?;
+            check(buffer, stated).map_err(io::Error::other)?;
         }
         self.at += len as u64;
         Ok(len)
     }
+}
+
+/// Pages up to here are decoded whatever their column states.
+const SMALL_BYTES: u64 = 16 << 20;
+const SMALL_VALUES: u64 = 1 << 16;
+
+/// Sizes when uncompressed.
+#[derive(Debug, Clone, Copy)]
+struct Stated {
+    bytes: u64,
+    values: u64,
+}
+
+/// Refuses a page that is larger than the column that it belongs to, before it is decoded: a page of a few bytes may become any number of
+/// nulls, or of bytes.
+fn check(header: &[u8], column: Stated) -> Result<(), String> {
+    let page = stated(header).ok_or("has a page header that is not understood")?;
+    let (bytes, values) = (column.bytes, column.values);
+    if page.bytes <= bytes.max(SMALL_BYTES) && page.values <= values.max(SMALL_VALUES) {
+        return Ok(());
+    }
+    Err(format!(
+        "has a page of {} bytes and {} values, and its column states {bytes} and {values} in all",
+        page.bytes, page.values
+    ))
+}
+
+/// Reads the beginning of a page's header in Thrift's compact protocol, as every writer has it: integers, of which the second is the
+/// page's size, and then the header of the page's own kind, which begins with the number of values.
+fn stated(mut header: &[u8]) -> Option<Stated> {
+    const NEXT_INTEGER: u8 = 0x15;
+    let mut integers = Vec::new();
+    while let [NEXT_INTEGER, rest @ ..] = header {
+        header = rest;
+        integers.push(integer(&mut header)?);
+    }
+    let positive = |number: &i64| u64::try_from(*number).ok();
+    match header {
+        [kind, NEXT_INTEGER, rest @ ..] if kind & 0xF == 12 && kind >> 4 > 0 => {
+            header = rest;
+            Some(Stated {
+                bytes: integers.get(1).and_then(positive)?,
+                values: integer(&mut header).as_ref().and_then(positive)?,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Such as a size, or a checksum, which may be negative.
+fn integer(bytes: &mut &[u8]) -> Option<i64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7F) << shift;
+        if *byte < 0x80 {
+            return Some((number >> 1) as i64 ^ -((number & 1) as i64));
+        }
+    }
+    None
 }

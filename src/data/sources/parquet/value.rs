@@ -5,6 +5,8 @@ use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
+type Result<T> = std::result::Result<T, Error>;
+
 /// A value in a row, or a row: a map from column to value, or the values in order where a tuple is asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Value<'r>(pub &'r Field);
@@ -12,7 +14,7 @@ pub(super) struct Value<'r>(pub &'r Field);
 impl<'de> Deserializer<'de> for Value<'de> {
     type Error = Error;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Field::Null => visitor.visit_unit(),
             Field::Bool(value) => visitor.visit_bool(*value),
@@ -57,7 +59,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
         }
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Field::Group(row) => {
                 let fields = row.get_column_iter().map(|(_, field)| Self(field));
@@ -67,20 +69,18 @@ impl<'de> Deserializer<'de> for Value<'de> {
         }
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value> {
         self.deserialize_seq(visitor)
     }
 
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
+    fn deserialize_tuple_struct<V>(self, _: &str, _: usize, visitor: V) -> Result<V::Value>
+    where
+        V: Visitor<'de>,
+    {
         self.deserialize_seq(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Field::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -88,7 +88,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 
     /// Some writers do not mark strings.
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Field::Bytes(bytes) => visitor
                 .visit_borrowed_str(std::str::from_utf8(bytes.data()).map_err(Error::custom)?),
@@ -96,26 +96,22 @@ impl<'de> Deserializer<'de> for Value<'de> {
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Field::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes.data()),
             _ => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         self.deserialize_bytes(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &str, visitor: V) -> Result<V::Value> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -124,7 +120,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value> {
         match self.0 {
             Field::Str(text) => text
                 .as_str()

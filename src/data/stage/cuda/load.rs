@@ -1,16 +1,32 @@
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::cuda_backend::{CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
-use candle_core::{Result as CandleResult, Storage, Tensor};
+use candle_core::{CudaDevice, Result as CandleResult, Storage, Tensor};
 
-use super::element::uninitialized;
-use super::place::{Place, changed};
-use super::shared::Shared;
-use super::slot::Slot;
+use super::slot::{Ring, Slot, SlotTensor, changed, uninitialized};
+use super::stream::CopyStream;
+use crate::data::stage::Load as _;
 use crate::error::Result;
 use crate::memory::{drain, while_dropping};
+
+/// What the workers, the training thread and the batches between them share.
+#[derive(Debug)]
+pub struct Shared {
+    pub ring: Ring,
+    pub stream: CopyStream,
+    pub has_warned: AtomicBool,
+    pub device: CudaDevice,
+}
+
+impl Drop for Shared {
+    /// A worker may be the last to hold candle's device, whose libraries need the context.
+    fn drop(&mut self) {
+        while_dropping(self.stream.context(), || Ok(()));
+    }
+}
 
 /// The tensors of a batch in a slot, and perhaps on their way from there to the device.
 #[derive(Debug)]
@@ -19,13 +35,13 @@ pub struct Load {
     /// `None` only while it is dropped.
     slot: Option<Slot>,
     /// Of each of the batch's tensors; `None` for one that is not in the slot.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<SlotTensor>>,
     /// Where the copies go, once they are queued.
     on_device: Option<Vec<Option<Tensor>>>,
 }
 
 impl Load {
-    pub(super) fn new(shared: &Arc<Shared>, slot: Slot, places: Vec<Option<Place>>) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, slot: Slot, places: Vec<Option<SlotTensor>>) -> Self {
         Self {
             shared: Arc::clone(shared),
             slot: Some(slot),
@@ -34,46 +50,11 @@ impl Load {
         }
     }
 
-    pub(super) fn places(&self) -> &[Option<Place>] {
+    pub(super) fn places(&self) -> &[Option<SlotTensor>] {
         &self.places
     }
 
-    /// The number of the batch's tensors.
-    pub fn count(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Allocates the tensors on the device and queues their copies, unless that was done. After an error nothing is allocated.
-    pub fn depart(&mut self) -> Result<()> {
-        let (None, Some(slot)) = (&self.on_device, &self.slot) else {
-            return Ok(());
-        };
-        let copies = &self.shared.stream;
-        drain(copies.context())?;
-        let (mut tensors, mut addresses) = (Vec::new(), Vec::new());
-        for place in &self.places {
-            let (tensor, address) = match place {
-                Some(place) => {
-                    let (tensor, address) = self.allocate(place)?;
-                    (Some(tensor), address)
-                }
-                None => (None, 0),
-            };
-            tensors.push(tensor);
-            addresses.push(address);
-        }
-        // From here on the tensors are dropped after the copies.
-        let queued = self.queue(slot, &addresses);
-        if let Err(error) = queued {
-            // Only a lost device cannot be waited for, and it writes nothing more.
-            let _ = copies.synchronize();
-            return Err(error.into());
-        }
-        self.on_device = Some(tensors);
-        Ok(())
-    }
-
-    fn allocate(&self, place: &Place) -> CandleResult<(Tensor, CUdeviceptr)> {
+    fn allocate(&self, place: &SlotTensor) -> CandleResult<(Tensor, CUdeviceptr)> {
         let device = &self.shared.device;
         let len = place.shape.elem_count();
         // SAFETY: the copy writes to it before candle's stream goes on.
@@ -108,9 +89,43 @@ impl Load {
         }
         copies.record(&slot.event).w()
     }
+}
 
-    /// Has candle's stream wait for the copies, and returns the tensors.
-    pub fn arrive(&mut self) -> Result<Vec<Option<Tensor>>> {
+impl crate::data::stage::Load for Load {
+    fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn depart(&mut self) -> Result<()> {
+        let (None, Some(slot)) = (&self.on_device, &self.slot) else {
+            return Ok(());
+        };
+        let copies = &self.shared.stream;
+        drain(copies.context())?;
+        let (mut tensors, mut addresses) = (Vec::new(), Vec::new());
+        for place in &self.places {
+            let (tensor, address) = match place {
+                Some(place) => {
+                    let (tensor, address) = self.allocate(place)?;
+                    (Some(tensor), address)
+                }
+                None => (None, 0),
+            };
+            tensors.push(tensor);
+            addresses.push(address);
+        }
+        // From here on the tensors are dropped after the copies.
+        let queued = self.queue(slot, &addresses);
+        if let Err(error) = queued {
+            // Only a lost device cannot be waited for, and it writes nothing more.
+            let _ = copies.synchronize();
+            return Err(error.into());
+        }
+        self.on_device = Some(tensors);
+        Ok(())
+    }
+
+    fn arrive(&mut self) -> Result<Vec<Option<Tensor>>> {
         self.depart()?;
         if let Some(slot) = &self.slot {
             drain(self.shared.stream.context())?;

@@ -1,32 +1,41 @@
+mod load;
+mod slot;
+mod stream;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Tensor};
 
-use super::load::Load;
-use super::place::{fill, places};
-use super::shared::Shared;
 use crate::error::{Error, Resource, Result};
+use load::{Load, Shared};
+use slot::{Ring, fill, places};
+use stream::CopyStream;
 
 /// The way to one GPU.
 #[derive(Debug)]
 pub struct Lane(Arc<Shared>);
 
-impl Lane {
-    /// `None` for a device that is not a GPU of NVIDIA's.
-    pub fn new(device: &Device) -> Result<Option<Self>> {
-        match device {
-            Device::Cuda(device) => Ok(Some(Self(Arc::new(Shared::new(device)?)))),
-            _ => Ok(None),
+impl super::Lane for Lane {
+    fn pin(&self, tensors: Vec<&mut Tensor>) -> Option<Box<dyn super::Load>> {
+        match self.try_pin(tensors) {
+            Ok(load) => Some(Box::new(load?)),
+            Err(error) => {
+                self.warn(&error);
+                None
+            }
         }
     }
+}
 
-    /// Moves those tensors that are on the host into a slot. `None` if there are none, or no slot: nothing has changed then.
-    pub fn pin(&self, tensors: Vec<&mut Tensor>) -> Option<Load> {
-        self.try_pin(tensors).unwrap_or_else(|error| {
-            self.warn(&error);
-            None
-        })
+impl Lane {
+    pub fn new(device: &CudaDevice) -> Result<Self> {
+        Ok(Self(Arc::new(Shared {
+            ring: Ring::default(),
+            stream: CopyStream::new(device.cuda_stream().context())?,
+            has_warned: AtomicBool::new(false),
+            device: device.clone(),
+        })))
     }
 
     fn try_pin(&self, tensors: Vec<&mut Tensor>) -> Result<Option<Load>> {

@@ -1,0 +1,313 @@
+//! Files of which each line is a sample.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+use serde::de::DeserializeOwned;
+
+use super::open;
+use crate::data::dataset::{Dataset, out_of_range};
+use crate::error::{BoxedError, DataError, Result};
+use crate::fixed_file::FixedFile;
+
+/// A text file: a sample is a line, without its ending.
+///
+/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are stored for
+/// each line. Lines are read when they are needed, and then checked to be UTF-8.
+///
+/// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
+/// file and rename that; a dataset that is open keeps the old one.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Lines};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.txt");
+/// std::fs::write(&path, "one\r\n\ntwo\nthree")?;
+///
+/// let lines = Lines::open(&path)?;
+/// assert_eq!((lines.len(), lines.get(2)?), (4, "two".to_owned()));
+/// let lines = Lines::builder(&path).skip_blank().open()?;
+/// assert_eq!((lines.len(), lines.get(2)?), (3, "three".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+pub struct Lines {
+    index: Index,
+}
+
+/// Settings of [`Lines`], from [`Lines::builder`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LinesBuilder {
+    path: PathBuf,
+    skips_blank: bool,
+}
+
+impl Lines {
+    /// Opens a file and finds its lines; blank ones are samples too.
+    ///
+    /// # Errors
+    /// Those of [`LinesBuilder::open`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::builder(path).open()
+    }
+
+    /// Describes a file of lines.
+    pub fn builder(path: impl Into<PathBuf>) -> LinesBuilder {
+        LinesBuilder {
+            path: path.into(),
+            skips_blank: false,
+        }
+    }
+}
+
+impl LinesBuilder {
+    /// Leaves out the lines of nothing but ASCII whitespace.
+    pub fn skip_blank(mut self) -> Self {
+        self.skips_blank = true;
+        self
+    }
+
+    /// Opens the file and finds its lines.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file cannot be read or is empty.
+    pub fn open(self) -> Result<Lines> {
+        let index = Index::open(&self.path, self.skips_blank)?;
+        Ok(Lines { index })
+    }
+}
+
+impl Dataset for Lines {
+    type Sample = String;
+
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Returns a line.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file has changed since it
+    /// was opened, and [`DataError::OutOfRange`].
+    fn get(&self, index: usize) -> Result<String, BoxedError> {
+        let line = self.index.line(self, index)?;
+        let text = String::from_utf8(line.bytes);
+        Ok(text.map_err(|error| {
+            let offset = line.start + error.utf8_error().valid_up_to() as u64;
+            DataError::file(self.index.path(), offset, "is not UTF-8")
+        })?)
+    }
+
+    /// Returns the bytes from this line to the next one that is a sample.
+    fn cost(&self, index: usize) -> usize {
+        self.index.cost(index)
+    }
+
+    fn name(&self) -> String {
+        self.index.name()
+    }
+}
+
+/// A file of JSON lines: a sample is the value in a line.
+///
+/// Blank lines are left out. The file is read once on opening, and 8 bytes are stored for each line, with 16 more where blank lines
+/// come before it. A line is read and parsed when it is needed. What [`Lines`] says about files that change holds here
+/// too.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, JsonLines};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Review {
+///     text: String,
+///     stars: u32,
+/// }
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.jsonl");
+/// std::fs::write(&path, "{\"text\": \"Fine.\", \"stars\": 4}\n{\"text\": \"No!\"}\n")?;
+///
+/// let reviews = JsonLines::<Review>::open(&path)?;
+/// let review = reviews.get(0)?;
+/// assert_eq!((review.text.as_str(), review.stars), ("Fine.", 4));
+/// let error = reviews.get(1).err().unwrap(); // … at byte 44: line 2, column 15: missing field `stars`
+/// assert!(error.to_string().ends_with("line 2, column 15: missing field `stars`"), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct JsonLines<T> {
+    index: Index,
+    sample: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned + Send> JsonLines<T> {
+    /// Opens a file and finds its lines.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file cannot be read or is empty.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let index = Index::open(&path.into(), true)?;
+        let sample = PhantomData;
+        Ok(Self { index, sample })
+    }
+
+    /// The error with its place in the file instead of that in the line.
+    fn wrong(&self, line: &Line, error: &serde_json::Error) -> DataError {
+        let column = error.column();
+        let place = format!(" at line {} column {column}", error.line());
+        let message = error.to_string();
+        let message = message.strip_suffix(&place).unwrap_or(&message);
+        let offset = line.start + column.saturating_sub(1) as u64;
+        let problem = format!("line {}, column {column}: {message}", line.number);
+        DataError::file(self.index.path(), offset, problem)
+    }
+}
+
+impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
+    type Sample = T;
+
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Parses a line.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file has changed since it
+    /// was opened, and [`DataError::OutOfRange`].
+    fn get(&self, index: usize) -> Result<T, BoxedError> {
+        let line = self.index.line(self, index)?;
+        Ok(serde_json::from_slice(&line.bytes).map_err(|error| self.wrong(&line, &error))?)
+    }
+
+    /// Returns the bytes from this line to the next one that is a sample.
+    fn cost(&self, index: usize) -> usize {
+        self.index.cost(index)
+    }
+
+    fn name(&self) -> String {
+        self.index.name()
+    }
+}
+
+impl<T> fmt::Debug for JsonLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLines")
+            .field("index", &self.index)
+            .finish()
+    }
+}
+
+/// What is read at once to find the lines.
+const PIECE: u64 = 1 << 18;
+
+/// Where each line of a file starts. A line ends with `\n` or `\r\n`, the last one also with the file.
+#[derive(Debug)]
+struct Index {
+    file: FixedFile,
+    starts: Vec<u64>,
+    /// Lines that were left out: before which of `starts`, and how many up to there in all.
+    left_out: Vec<(usize, usize)>,
+}
+
+/// A line without its ending, and where it is in the file.
+struct Line {
+    bytes: Vec<u8>,
+    start: u64,
+    /// Counted from 1, with those left out.
+    number: usize,
+}
+
+impl Index {
+    /// Reads a file once. Lines of nothing but ASCII whitespace can be left out.
+    fn open(path: &Path, skips_blank: bool) -> Result<Self, DataError> {
+        let file = open(path)?;
+        let mut index = Self {
+            file,
+            starts: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let (mut start, mut is_blank) = (0, skips_blank);
+        let mut piece = vec![0; PIECE.min(index.file.len()) as usize];
+        let mut at = 0;
+        while at < index.file.len() {
+            piece.truncate((index.file.len() - at).min(PIECE) as usize);
+            let read = index.file.read_at(&mut piece, at);
+            read.map_err(|reason| DataError::io(path, None, reason))?;
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                let newline = memchr(b'\n', rest);
+                let (line, after) = rest.split_at(newline.map_or(rest.len(), |at| at + 1));
+                is_blank = is_blank && line.iter().all(u8::is_ascii_whitespace);
+                (rest, at) = (after, at + line.len() as u64);
+                if newline.is_some() || at == index.file.len() {
+                    index.push(start, is_blank);
+                    (start, is_blank) = (at, skips_blank);
+                }
+            }
+        }
+        let check = index.file.check();
+        check.map_err(|reason| DataError::io(path, None, reason))?;
+        index.starts.shrink_to_fit();
+        Ok(index)
+    }
+
+    fn push(&mut self, start: u64, is_left_out: bool) {
+        if !is_left_out {
+            return self.starts.push(start);
+        }
+        let (before, all) = (self.starts.len(), self.left_out.last().map_or(0, |it| it.1));
+        self.left_out.pop_if(|it| it.0 == before);
+        self.left_out.push((before, all + 1));
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn name(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    /// A line with its ending, and the lines left out after it.
+    fn range(&self, index: usize) -> Option<Range<u64>> {
+        let start = *self.starts.get(index)?;
+        let next = self.starts.get(index + 1).copied();
+        Some(start..next.unwrap_or(self.file.len()))
+    }
+
+    /// The bytes from a line to the next one that is a sample.
+    fn cost(&self, index: usize) -> usize {
+        self.range(index)
+            .map_or(1, |range| (range.end - range.start) as usize)
+    }
+
+    /// Reads a line of `dataset`, which has this index.
+    fn line(&self, dataset: &impl Dataset, index: usize) -> Result<Line, DataError> {
+        let range = self
+            .range(index)
+            .ok_or_else(|| out_of_range(dataset, index))?;
+        let start = range.start;
+        let read = self.file.read(range);
+        let mut bytes = read.map_err(|reason| DataError::io(self.path(), start, reason))?;
+        if let Some(newline) = memchr(b'\n', &bytes) {
+            let is_windows = newline.checked_sub(1).and_then(|at| bytes.get(at)) == Some(&b'\r');
+            bytes.truncate(newline - usize::from(is_windows));
+        }
+        let before = self.left_out.partition_point(|(at, _)| *at <= index);
+        let left_out = before.checked_sub(1).and_then(|at| self.left_out.get(at));
+        Ok(Line {
+            bytes,
+            start,
+            number: index + 1 + left_out.map_or(0, |(_, all)| *all),
+        })
+    }
+}
