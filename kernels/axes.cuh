@@ -1,4 +1,4 @@
-// The layout of a strided tensor, in elements; src/optim/axes.rs computes it.
+// The layout of a strided tensor, in elements; src/optim/blend/mod.rs computes it.
 
 #pragma once
 

@@ -181,16 +181,16 @@ template <template <typename> class Rule> static __device__ void move_all(const 
         advance(all);
     }
     const Task chunk = all.chunks[blockIdx.x];
-    if (!all.coefficients[chunk.parameter].moves) {
+    if (!all.coefficients[chunk.piece].moves) {
         return;
     }
-    const Slot &slot = all.slots[chunk.parameter];
+    const Slot &slot = all.slots[chunk.piece];
     const Stretch stretch(slot, chunk);
     const uint64_t start = stretch.start + blockIdx.y * (CHUNK / PARTS);
     const uint64_t end = min(start + CHUNK / PARTS, stretch.end);
     if (slot.type == F64) {
-        move_part<Rule, double>(all, chunk.parameter, start, end);
+        move_part<Rule, double>(all, chunk.piece, start, end);
     } else {
-        move_part<Rule, float>(all, chunk.parameter, start, end);
+        move_part<Rule, float>(all, chunk.piece, start, end);
     }
 }

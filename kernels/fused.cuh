@@ -59,21 +59,14 @@ struct Slot {
     uint32_t type;
     uint32_t state_type;
     uint64_t first_chunk;
-    // For Adafactor: the number of matrices and their shape (no rows for a parameter that is not a matrix), and the next state.
-    uint64_t matrices;
-    uint64_t rows;
-    uint64_t columns;
-    void *next[2];
-    double *means;
     // Where the parameter's noise begins.
     uint64_t stream;
 };
 
-// The work of one block. A chunk of a piece has kind 0; `start` is its index.
+// The work of one block: a chunk of a piece, both by their indices.
 struct Task {
-    uint32_t parameter;
-    uint32_t kind;
-    uint64_t start;
+    uint64_t piece;
+    uint64_t chunk;
 };
 
 // Counters of steps; see `Progress` on the host.
@@ -125,7 +118,7 @@ struct Arguments {
 
 // As src/optim/cuda/layout.rs has them.
 static_assert(sizeof(Header) == 15 * 8 && sizeof(Entry) == 40, "a step");
-static_assert(sizeof(Slot) == 112 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
+static_assert(sizeof(Slot) == 64 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
 static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 200, "the tables");
 
 template <typename T> struct Of;
@@ -166,7 +159,7 @@ struct Stretch {
     uint64_t end;
 
     __device__ Stretch(const Slot &slot, const Task &chunk)
-        : start(slot.first + chunk.start * CHUNK), end(min(start + CHUNK, slot.first + slot.len)) {}
+        : start(slot.first + chunk.chunk * CHUNK), end(min(start + CHUNK, slot.first + slot.len)) {}
 };
 
 // A gradient in memory, whose elements can be adjusted while they are read.

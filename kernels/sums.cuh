@@ -6,16 +6,13 @@
 
 #define BLOCK 256
 #define LANES 8
-// A warp sums this many blocks side by side.
-#define BLOCKS_PER_WARP (32 / LANES)
 #define ALL 0xffffffffu
 
 static __device__ __forceinline__ double not_a_number() { return __longlong_as_double(0x7ff8000000000000ll); }
 
-// The sum over `len` elements from `start` on, at most a block, by eight neighbouring threads; all threads of a warp take part. With
-// `IS_WATCHFUL`, NaN if an element is not finite.
-template <bool IS_WATCHFUL, typename F>
-static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
+// The sum over `len` elements from `start` on, at most a block, by eight neighbouring threads; all threads of a warp take part. NaN if
+// an element is not finite.
+template <typename F> static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
     const uint32_t lane = threadIdx.x % LANES;
     const uint32_t first = threadIdx.x % 32 - lane;
     const uint64_t whole = len - len % LANES;
@@ -36,39 +33,19 @@ static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
         is_finite = is_finite && isfinite(value);
         rest += value * value;
     }
-    if (IS_WATCHFUL) {
-        const uint32_t finite = __ballot_sync(ALL, is_finite);
-        if ((finite >> first & 0xff) != 0xff) {
-            return not_a_number();
-        }
-    }
-    return total + rest;
-}
-
-// The sum over any range, by a warp; all its threads get it.
-template <typename F> static __device__ double warp_squares(uint64_t start, uint64_t end, F at) {
-    const uint32_t mine = threadIdx.x % 32 / LANES;
-    double total = 0;
-    for (; start < end; start += BLOCK * BLOCKS_PER_WARP) {
-        const uint64_t from = min(start + mine * BLOCK, end);
-        const double sum = block_squares<false>(from, min(end - from, (uint64_t)BLOCK), at);
-        for (uint32_t block = 0; block < BLOCKS_PER_WARP; block++) {
-            total += __shfl_sync(ALL, sum, block * LANES);
-        }
-    }
-    return total;
+    const uint32_t finite = __ballot_sync(ALL, is_finite);
+    return (finite >> first & 0xff) == 0xff ? total + rest : not_a_number();
 }
 
 // The sum over at most a chunk, by all threads of a block of `THREADS`; the first thread gets it.
-template <bool IS_WATCHFUL, typename F>
-static __device__ double chunk_squares(uint64_t start, uint64_t end, F at) {
+template <typename F> static __device__ double chunk_squares(uint64_t start, uint64_t end, F at) {
     __shared__ double sums[CHUNK / BLOCK];
     const uint32_t mine = threadIdx.x / LANES;
     const uint32_t at_a_time = THREADS / LANES;
     const uint64_t blocks = (end - start + BLOCK - 1) / BLOCK;
     for (uint64_t block = 0; block < blocks; block += at_a_time) {
         const uint64_t from = min(start + (block + mine) * BLOCK, end);
-        const double sum = block_squares<IS_WATCHFUL>(from, min(end - from, (uint64_t)BLOCK), at);
+        const double sum = block_squares(from, min(end - from, (uint64_t)BLOCK), at);
         if (threadIdx.x % LANES == 0 && block + mine < blocks) {
             sums[block + mine] = sum;
         }

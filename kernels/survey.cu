@@ -4,12 +4,12 @@
 
 extern "C" __global__ void survey(const Arguments all) {
     const Task chunk = all.chunks[blockIdx.x];
-    if (!all.entries[chunk.parameter].gradient) {
+    if (!all.entries[chunk.piece].gradient) {
         return;
     }
-    const Gradient<double> gradient(all, chunk.parameter, 1);
-    const Stretch stretch(all.slots[chunk.parameter], chunk);
-    const double total = chunk_squares<true>(stretch.start, stretch.end, [&](uint64_t i) { return gradient.at(i); });
+    const Gradient<double> gradient(all, chunk.piece, 1);
+    const Stretch stretch(all.slots[chunk.piece], chunk);
+    const double total = chunk_squares(stretch.start, stretch.end, [&](uint64_t i) { return gradient.at(i); });
     if (threadIdx.x == 0) {
         all.partials[blockIdx.x] = total;
     }

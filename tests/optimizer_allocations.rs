@@ -8,8 +8,8 @@ use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    AdamW, Algorithm, Commit, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam,
-    ParamsAdamW, ParamsLion, ParamsSgd,
+    AdamW, Algorithm, Commit, Fused, FusedBuilder, LossScale, Moments, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
 };
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -168,7 +168,6 @@ fn check_all(device: &Device) {
     };
     check(device, params);
     check(device, ParamsLion::default());
-    check(device, ParamsAdafactor::default());
 }
 
 #[test]

@@ -1,6 +1,13 @@
-use std::alloc::{GlobalAlloc, Layout, System};
+//! The process-wide counts of host memory, and the allocator that keeps them.
+//!
+//! Large requests go to one shared counter at once, small ones to a slot on its own cache line and from there in batches of [`BATCH`]
+//! bytes. Each of the first threads owns a slot and writes it without atomic read-modify-writes; later threads share a few. Slots are
+//! static: the counts of ended threads stay, and there is no thread-local destructor, which an allocator must not have.
 
-use super::counters::COUNTERS;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
+
+use super::limit::OverLimit;
 
 /// A global allocator that counts live bytes, their peak, and the first request over a limit.
 ///
@@ -91,5 +98,147 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
             COUNTERS.add((new_size as isize).wrapping_sub(layout.size() as isize));
         }
         moved
+    }
+}
+
+/// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
+pub const PEAK_ERROR: u64 = 512 * 1024;
+
+/// Requests of this size and above are counted at once; a slot holds back less than this, up or down.
+pub(super) const BATCH: usize = 8 * 1024;
+/// Slots with one writer each, for the first threads of the process.
+const OWNED: usize = 48;
+const SHARED: usize = 16;
+const SLOTS: usize = OWNED + SHARED;
+const _: () = assert!(SLOTS * BATCH == PEAK_ERROR as usize);
+
+/// Aligned to 128 bytes, because processors fetch cache lines in pairs.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// All accesses are `Relaxed`: the counts order nothing but themselves.
+pub(super) struct Counters {
+    live: Line<AtomicIsize>,
+    peak: Line<AtomicIsize>,
+    limit: Line<AtomicUsize>,
+    /// The first request over the limit, or 0, and the live bytes with it.
+    first_over: [AtomicUsize; 2],
+    slots: [Line<AtomicIsize>; SLOTS],
+}
+
+pub(super) static COUNTERS: Counters = Counters {
+    live: Line(AtomicIsize::new(0)),
+    peak: Line(AtomicIsize::new(0)),
+    limit: Line(AtomicUsize::new(usize::MAX)),
+    first_over: [const { AtomicUsize::new(0) }; 2],
+    slots: [const { Line(AtomicIsize::new(0)) }; SLOTS],
+};
+
+thread_local! {
+    /// This thread's slot, below [`SLOTS`]. It has no destructor, so that reading it neither allocates nor fails.
+    static SLOT: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        match NEXT.fetch_add(1, Relaxed) {
+            owned if owned < OWNED => owned,
+            later => OWNED + later % SHARED,
+        }
+    };
+}
+
+impl Counters {
+    /// Counts `bytes` more, or fewer where negative.
+    #[inline]
+    pub(super) fn add(&self, bytes: isize) {
+        if bytes.unsigned_abs() >= BATCH {
+            self.add_exactly(bytes);
+            return;
+        }
+        let index = SLOT.try_with(|slot| *slot).unwrap_or(OWNED);
+        let pending = &self.slots[index % SLOTS].0;
+        if index < OWNED {
+            let gathered = pending.load(Relaxed) + bytes;
+            if gathered.unsigned_abs() < BATCH {
+                pending.store(gathered, Relaxed);
+            } else {
+                pending.store(0, Relaxed);
+                self.add_exactly(gathered);
+            }
+        } else {
+            let gathered = pending.fetch_add(bytes, Relaxed) + bytes;
+            if gathered.unsigned_abs() >= BATCH {
+                self.add_exactly(pending.swap(0, Relaxed));
+            }
+        }
+    }
+
+    fn add_exactly(&self, bytes: isize) {
+        let live = self.live.0.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        if bytes > 0 {
+            // Loaded first, so that the peak's cache line stays shared between processors while the count is below it.
+            if live > self.peak.0.load(Relaxed) {
+                self.peak.0.fetch_max(live, Relaxed);
+            }
+            let limit = self.limit.0.load(Relaxed);
+            if live > 0 && live.unsigned_abs() > limit {
+                let (bytes, live) = (bytes.unsigned_abs(), live.unsigned_abs());
+                self.note_over(bytes, live);
+            }
+        }
+    }
+
+    /// Notes a request that the allocator refused, if it would have gone over the limit.
+    pub(super) fn refused(&self, bytes: usize) {
+        let live = self.in_use();
+        if live.saturating_add(bytes) > self.limit.0.load(Relaxed) {
+            self.note_over(bytes, live);
+        }
+    }
+
+    #[cold]
+    fn note_over(&self, requested: usize, live: usize) {
+        let [first, live_then] = &self.first_over;
+        let noted = first.compare_exchange(0, requested, Relaxed, Relaxed);
+        if noted.is_ok() {
+            live_then.store(live, Relaxed);
+        }
+    }
+
+    /// The sum of `shared` and what the slots hold back. While other threads change them, it can be below zero for a moment.
+    fn with_pending(&self, shared: isize) -> usize {
+        let slots = self.slots.iter().map(|slot| slot.0.load(Relaxed));
+        let sum = slots.fold(shared, isize::saturating_add);
+        sum.max(0).unsigned_abs()
+    }
+
+    /// Live bytes; exact while no thread allocates.
+    pub(super) fn in_use(&self) -> usize {
+        self.with_pending(self.live.0.load(Relaxed))
+    }
+
+    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present count.
+    pub(super) fn take_peak(&self) -> usize {
+        let live = self.live.0.load(Relaxed);
+        let peak = self.peak.0.swap(live, Relaxed);
+        self.with_pending(peak.max(live))
+    }
+
+    /// Whether the allocator is installed: Rust's runtime allocates before `main` begins.
+    pub(super) fn are_fed(&self) -> bool {
+        self.peak.0.load(Relaxed) != 0 || self.slots.iter().any(|s| s.0.load(Relaxed) != 0)
+    }
+
+    /// Sets the limit that [`first_over`](Self::first_over) watches, and clears the note.
+    pub(super) fn watch(&self, limit: usize) {
+        self.limit.0.store(limit, Relaxed);
+        let [first, live_then] = &self.first_over;
+        live_then.store(0, Relaxed);
+        first.store(0, Relaxed);
+    }
+
+    /// The first request over the limit.
+    pub(super) fn first_over(&self) -> Option<OverLimit> {
+        let counts = self.first_over.each_ref();
+        let [requested, in_use] = counts.map(|count| count.load(Relaxed) as u64);
+        (requested > 0).then_some(OverLimit { requested, in_use })
     }
 }

@@ -4,8 +4,7 @@ use std::sync::{Arc, Weak};
 use candle_core::Device;
 use parking_lot::{Mutex, ReentrantMutex};
 
-use super::limit::Limit;
-use super::stats::{Backing, MemoryStats};
+use super::limit::{Backing, Limit, MemoryStats};
 use crate::error::{MemoryError, MemoryReading, Result};
 
 /// The memory of one device: its capacity, its use, and its limit.

@@ -1,17 +1,23 @@
-//! The limit on this process's memory.
+//! The limit on this process's memory, and what glibc's allocator keeps for reuse when it is freed, as
+//! [`Growth::OnDemand`](super::Growth::OnDemand) does on a GPU.
+//!
+//! By default glibc returns freed blocks to the kernel, and each training step takes them again page by page. Its two thresholds are
+//! raised to what `mallopt(3)` allows: blocks of up to 32 MiB are then reused, larger ones are still returned, and so are heaps of 64 MiB
+//! beyond the first of a thread other than the main one. Other allocators decide for themselves.
 
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
 use candle_core::Device;
 use parking_lot::Mutex;
 
 use super::SystemMemory;
-use super::counters::COUNTERS;
+use super::allocator::COUNTERS;
 use super::device::{CurrentLimit, DeviceMemory};
-use super::kept;
-use super::limit::{AUTO_FRACTION, Limit, Room};
-use super::stats::{Backing, Enforcement, MemoryStats};
+use super::limit::{AUTO_FRACTION, Backing, Enforcement, Limit, MemoryStats, Room};
 use crate::error::{MemoryError, MemoryReading, Result};
+use crate::files;
 
 /// Never dropped, since the counters and their peaks are process-wide.
 static HOST: LazyLock<DeviceMemory> =
@@ -65,7 +71,7 @@ impl HostMemoryBuilder {
             _ => HOST.agree(self.limit)?,
         }
         if !self.returns_freed && COUNTERS.are_fed() {
-            kept::keep();
+            keep();
         }
         Ok(HOST.clone())
     }
@@ -85,7 +91,7 @@ impl Backing for Host {
     fn stats(&self) -> MemoryStats {
         let system = SystemMemory::read();
         let in_use = self.usage().in_use;
-        let kept = in_use.map_or(0, kept::bytes);
+        let kept = in_use.map_or(0, kept_bytes);
         MemoryStats {
             in_use,
             enforcement: Some(Enforcement::Soft),
@@ -101,7 +107,7 @@ impl Backing for Host {
     }
 
     fn trim(&self) -> Result<()> {
-        kept::trim();
+        trim_kept();
         Ok(())
     }
 
@@ -111,7 +117,7 @@ impl Backing for Host {
         let system = SystemMemory::read();
         Ok(Room {
             total: system.capacity(),
-            usable: system.usable(in_use.saturating_add(kept::bytes(in_use))),
+            usable: system.usable(in_use.saturating_add(kept_bytes(in_use))),
             auto_fraction: AUTO_FRACTION,
         })
     }
@@ -121,4 +127,50 @@ impl Backing for Host {
         COUNTERS.watch(bytes.unwrap_or(usize::MAX));
         Ok(())
     }
+}
+
+/// `DEFAULT_MMAP_THRESHOLD_MAX` on 64 bits; more is refused.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LARGEST: libc::c_int = 32 << 20;
+/// No free block at the end of a heap is large enough to be returned.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const NEVER: libc::c_int = -1;
+
+static KEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Keeps what is freed from now on, until the process ends.
+fn keep() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if !KEEPS.swap(true, Relaxed) {
+        // SAFETY: `mallopt` takes the allocator's own lock and may be called at any time; it refuses values that it does not allow.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, NEVER);
+        }
+    }
+}
+
+/// Returns what is kept to the system.
+fn trim_kept() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if KEEPS.load(Relaxed) {
+        // `malloc_trim` leaves the end of a thread's own heap alone. Freeing a block of 64 KiB or more returns it, by the threshold.
+        // SAFETY: these take the allocator's own locks, change no block that is in use, and free the one that was just taken.
+        unsafe {
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 0);
+            libc::free(std::hint::black_box(libc::malloc(128 << 10)));
+            libc::mallopt(libc::M_TRIM_THRESHOLD, NEVER);
+            libc::malloc_trim(0);
+        }
+    }
+}
+
+/// About how many bytes are kept beside the `in_use` that are live: the process's resident memory without files, less those.
+fn kept_bytes(in_use: u64) -> u64 {
+    if !KEEPS.load(Relaxed) {
+        return 0;
+    }
+    let status = files::text(Path::new("/proc/self/status")).unwrap_or_default();
+    let resident = SystemMemory::meminfo(&status, "RssAnon:");
+    resident.unwrap_or(0).saturating_sub(in_use)
 }

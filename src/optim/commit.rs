@@ -81,9 +81,8 @@ pub trait Commit {
     ///
     /// # Errors
     /// [`OptimizerError::NotSharded`] if it cannot be sharded, as by default; [`OptimizerError::Unlisted`] if the shard leaves out a
-    /// parameter that is not frozen; [`OptimizerError::Piece`] for elements that cannot be updated by themselves: beyond the parameter, in
-    /// blocks of 8 bits that are cut (see [`Shard::ALIGNMENT`]), or in parts of a parameter for `Adafactor`, whose state is not one number
-    /// for each element; [`OptimizerError::Elsewhere`] without `state` for elements of which another rank has the state; those of
+    /// parameter that is not frozen; [`OptimizerError::Piece`] for elements that cannot be updated by themselves: beyond the parameter, or in
+    /// blocks of 8 bits that are cut (see [`Shard::ALIGNMENT`]); [`OptimizerError::Elsewhere`] without `state` for elements of which another rank has the state; those of
     /// [`load_state`](Self::load_state), and of copying and memory. Nothing has changed then.
     #[doc(hidden)]
     fn shard(&mut self, _: &Shard, _: Option<&StateDict>) -> Result<()> {
@@ -142,6 +141,17 @@ pub trait Commit {
     /// Whether it takes f32 gradients for f16 and bf16 parameters. A trainer then hands over its f32 sums without conversion.
     fn takes_f32(&self) -> bool {
         false
+    }
+
+    /// The learning rate of the next update, for reports; `None` if unknown.
+    fn learning_rate(&self) -> Option<f64> {
+        None
+    }
+
+    /// The global norm of the last update's gradients, before clipping and without the loss scale, for reports; NaN or infinite if a
+    /// gradient was not finite. `None` if it was not computed, or if only a device knows it.
+    fn gradient_norm(&self) -> Option<f64> {
+        None
     }
 
     /// Ways to make it use less memory, for the error of a trainer in which a single sample does not fit.
@@ -211,6 +221,14 @@ impl<O: Commit + ?Sized> Commit for Box<O> {
 
     fn takes_f32(&self) -> bool {
         (**self).takes_f32()
+    }
+
+    fn learning_rate(&self) -> Option<f64> {
+        (**self).learning_rate()
+    }
+
+    fn gradient_norm(&self) -> Option<f64> {
+        (**self).gradient_norm()
     }
 
     fn remedies(&self) -> Vec<Remedy> {

@@ -1,8 +1,10 @@
 use std::sync::Once;
 
 use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Error as CandleError, Result as CandleResult, Tensor};
 use candle_nn::Optimizer;
 
+use super::rule::Range;
 use super::{Commit, Committed, Group, Parameter, StateDict};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
 
@@ -31,6 +33,8 @@ pub struct Foreign<O> {
     optimizer: O,
     parameters: Vec<Parameter>,
     frozen: Vec<Parameter>,
+    clip_norm: Option<f64>,
+    gradient_norm: Option<f64>,
 }
 
 impl<O: Optimizer> Foreign<O> {
@@ -46,7 +50,21 @@ impl<O: Optimizer> Foreign<O> {
             optimizer,
             parameters,
             frozen,
+            clip_norm: None,
+            gradient_norm: None,
         }
+    }
+
+    /// Scales all gradients down if their global norm is above this, as PyTorch's `clip_grad_norm_` does, and skips a step with a gradient
+    /// that is not finite. Each update then waits for the device, and takes memory for the scaled gradients. Norms are computed in f32
+    /// (f64 for f64 gradients).
+    ///
+    /// # Errors
+    /// [`OptimizerError`](crate::error::OptimizerError) for a norm that is not finite and above 0.
+    pub fn clip_norm(mut self, norm: f64) -> Result<Self> {
+        Range::POSITIVE.check("Foreign", "clip_norm", norm)?;
+        self.clip_norm = Some(norm);
+        Ok(self)
     }
 
     /// The wrapped optimizer.
@@ -93,13 +111,66 @@ impl<O: Optimizer> Commit for Foreign<O> {
     }
 
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        let Err(error) = self.optimizer.step(gradients) else {
-            return Ok(Committed::Applied);
-        };
-        match Error::from(error).in_phase(Phase::Optimizer) {
-            // After a fault of the device nothing on it can go on.
-            fault @ Error::DeviceFault(_) => Err(fault),
-            reason => Err(UpdateInterrupted::new(reason).into()),
+        let mut clipped = None;
+        if let Some(most) = self.clip_norm {
+            let norm = global_norm(&self.parameters, gradients)?;
+            self.gradient_norm = Some(norm);
+            if !norm.is_finite() {
+                return Ok(Committed::Skipped);
+            }
+            // With the 1e-6 that guards against a norm of 0.
+            let factor = most / (norm + 1e-6);
+            if factor < 1. {
+                clipped = Some(scaled(&self.parameters, gradients, factor)?);
+            }
+        }
+        let stepped = self.optimizer.step(clipped.as_ref().unwrap_or(gradients));
+        stepped.map_err(interrupted)?;
+        Ok(Committed::Applied)
+    }
+
+    fn learning_rate(&self) -> Option<f64> {
+        Some(self.optimizer.learning_rate())
+    }
+
+    fn gradient_norm(&self) -> Option<f64> {
+        self.gradient_norm
+    }
+}
+
+/// The error of an update of which a part was applied.
+pub(super) fn interrupted(error: CandleError) -> Error {
+    match Error::from(error).in_phase(Phase::Optimizer) {
+        // After a fault of the device nothing on it can go on.
+        fault @ Error::DeviceFault(_) => fault,
+        reason => UpdateInterrupted::new(reason).into(),
+    }
+}
+
+fn global_norm(parameters: &[Parameter], gradients: &GradStore) -> CandleResult<f64> {
+    let found = || parameters.iter().filter_map(|p| gradients.get(&p.var));
+    // Not all devices have f64.
+    let full = match found().any(|gradient| gradient.dtype() == DType::F64) {
+        true => DType::F64,
+        false => DType::F32,
+    };
+    let squares = found().map(|gradient| gradient.to_dtype(full)?.sqr()?.sum_all());
+    let squares: Vec<_> = squares.collect::<CandleResult<_>>()?;
+    if squares.is_empty() {
+        return Ok(0.);
+    }
+    let sum = Tensor::stack(&squares, 0)?.sum_all()?;
+    let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    Ok(sum.to_scalar::<f64>()?.sqrt())
+}
+
+/// The parameters' gradients times `factor`.
+fn scaled(parameters: &[Parameter], gradients: &GradStore, factor: f64) -> CandleResult<GradStore> {
+    let mut scaled = GradStore::default();
+    for Parameter { var, .. } in parameters {
+        if let Some(gradient) = gradients.get(var) {
+            scaled.insert(var, (gradient * factor)?);
         }
     }
+    Ok(scaled)
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Moments;
 use super::rule::Range;
 use crate::error::Result;
+use crate::nn::Patterns;
 
 /// A Var that an optimizer updates, and its name.
 #[derive(Debug, Clone)]
@@ -41,9 +42,9 @@ impl Parameter {
 ///
 /// let varmap = VarMap::new();
 /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let (matrices, rest) = Group::from(&varmap).partition(|_, var| var.rank() > 1);
-/// let optimizer = AdamW::builder(matrices)
-///     .group(rest.weight_decay(0.).learning_rate_factor(0.1))
+/// let (biases, weights) = Group::from(&varmap).matching(["*bias"])?;
+/// let optimizer = AdamW::builder(weights)
+///     .group(biases.weight_decay(0.).learning_rate_factor(0.1))
 ///     .build()?;
 /// assert_eq!(optimizer.groups()[1].weight_decay, Some(0.));
 /// # Ok::<(), candle_headroom::Error>(())
@@ -143,6 +144,21 @@ impl Group {
                 moments,
             })
             .into()
+    }
+
+    /// Splits the group by name into the parameters that one of these patterns matches and the others; `*` stands for any characters, as
+    /// in `"*.bias"` or `"encoder.*"`.
+    ///
+    /// # Errors
+    /// [`ParameterError::NoMatch`](crate::error::ParameterError::NoMatch) for a pattern that matches no parameter, such as a misspelt one.
+    pub fn matching(
+        self,
+        patterns: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<(Self, Self)> {
+        let mut wanted = Patterns::default();
+        wanted.add(patterns);
+        wanted.check(self.parameters.iter().map(|p| p.name.as_str()))?;
+        Ok(self.partition(|name, _| wanted.has(name)))
     }
 
     /// Names Vars without a name by their places, counted from `first`.

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::{DType, Device, Error as CandleError, Tensor};
 
 use super::StateDict;
-use super::entries::{MASTER, PIECES, Pieces, STEP, entry};
+use super::state_dict::{MASTER, PIECES, Pieces, STEP, entry};
 use crate::error::{Error, OptimizerError, Result};
 
 impl StateDict {

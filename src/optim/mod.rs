@@ -1,18 +1,16 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
-mod axes;
 mod blend;
 mod coded;
 mod commit;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod entries;
+mod ema;
 mod foreign;
 mod fused;
 mod group;
 mod merge;
-mod moments;
 mod rule;
 mod schedule;
 mod shard;
@@ -22,11 +20,11 @@ pub use candle_nn::ParamsAdamW;
 
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
+pub use ema::Ema;
 pub use foreign::Foreign;
-pub use fused::{Fused, FusedBuilder, LossScale, Progress};
+pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
 pub use group::{Group, GroupOptions, Parameter};
-pub use moments::Moments;
-pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
+pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::{LearningRate, LearningRateBuilder};
 #[doc(hidden)]
 pub use shard::Shard;
@@ -45,6 +43,3 @@ pub type Sgd = Fused<ParamsSgd>;
 
 /// Lion (Chen et al. 2023, arXiv 2302.06675): the sign of a momentum, with half of AdamW's state.
 pub type Lion = Fused<ParamsLion>;
-
-/// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235), as in PyTorch. A matrix has only its second moment's row and column means.
-pub type Adafactor = Fused<ParamsAdafactor>;

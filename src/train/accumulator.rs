@@ -93,7 +93,7 @@ impl<O: Commit> GradientAccumulator<O> {
         commit: impl FnOnce(&mut O, &GradStore) -> Result<Committed>,
     ) -> Result<StepReport> {
         self.refuse_if_interrupted()?;
-        let mut updated = Some(false);
+        let (mut updated, mut gradient_norm) = (Some(false), None);
         if self.window.loss.weight() > 0. {
             self.slots.check_reached()?;
             let takes_f32 = self.optimizer.takes_f32();
@@ -115,6 +115,7 @@ impl<O: Commit> GradientAccumulator<O> {
                 }
             };
             self.is_interrupted = false;
+            gradient_norm = self.optimizer.gradient_norm();
             self.updates += 1;
             self.slots.count_update();
         }
@@ -122,6 +123,8 @@ impl<O: Commit> GradientAccumulator<O> {
         let mut report = std::mem::take(&mut self.window);
         self.batches += report.batches as u64;
         (report.step, report.updated) = (self.updates, updated);
+        report.learning_rate = self.optimizer.learning_rate();
+        report.gradient_norm = gradient_norm;
         Ok(report)
     }
 

@@ -28,6 +28,13 @@ pub struct StepReport {
     /// Whether parameters changed: `Some(false)` if all losses had weight 0 or the optimizer skipped a gradient that is not
     /// finite; `None` if only the device knows, and nothing waited for it.
     pub updated: Option<bool>,
+    /// The learning rate of the update, before the factors of groups; `None` if the optimizer does not say.
+    pub learning_rate: Option<f64>,
+    /// The global norm of the gradients, over all ranks, before clipping and without a loss scale; NaN or infinite if one was not finite.
+    /// `None` without an update, for an optimizer that does not compute it (it does for
+    /// [`clip_norm`](crate::optim::FusedBuilder::clip_norm), [`skip_non_finite`](crate::optim::FusedBuilder::skip_non_finite) and a loss
+    /// scale), and on CUDA, where [`progress`](crate::optim::Fused::progress) waits for it.
+    pub gradient_norm: Option<f64>,
     /// How long the caller waited for the batches; `None` if they came from no [`Loader`](crate::data::Loader).
     pub waited: Option<Duration>,
     /// What the ranks of a [`Group`](crate::distributed::Group) did; `None` without one.

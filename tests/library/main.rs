@@ -11,8 +11,10 @@ mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
 mod data;
+mod ema;
 mod engine;
 mod error;
+mod foreign;
 mod groups;
 mod halves;
 mod incidents;

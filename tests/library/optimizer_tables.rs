@@ -7,13 +7,12 @@ use crate::support::flat;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Commit, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    Algorithm, Commit, Fused, Group, LossScale, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
 use safetensors::SafeTensors;
 
 /// All words that a case can have: what is not listed here would be passed over in silence.
-const WORDS: [&str; 24] = [
+const WORDS: [&str; 20] = [
     "optimizer",
     "dtype",
     "steps",
@@ -26,10 +25,6 @@ const WORDS: [&str; 24] = [
     "momentum",
     "dampening",
     "nesterov",
-    "beta2_decay",
-    "eps1",
-    "eps2",
-    "d",
     "lrs",
     "weight_decays",
     "clip_norm",
@@ -291,14 +286,6 @@ impl<'a> Case<'a> {
                 beta2: number("beta2"),
                 weight_decay,
             }),
-            "adafactor" => self.run(ParamsAdafactor {
-                lr,
-                beta2_decay: number("beta2_decay"),
-                eps1: number("eps1"),
-                eps2: number("eps2"),
-                clip_threshold: number("d"),
-                weight_decay,
-            }),
             other => panic!("{} is of an unknown optimizer {other}", self.name),
         }
     }
@@ -328,24 +315,10 @@ fn run_cases(is_chosen: impl Fn(&Case<'_>) -> bool) -> (usize, f64) {
 
 #[test]
 fn every_case_of_the_tables_comes_out_as_with_pytorch() {
-    for (dtype, cases) in [("f64", 30), ("f32", 32), ("f16", 2), ("bf16", 2)] {
+    for (dtype, cases) in [("f64", 22), ("f32", 24), ("f16", 2), ("bf16", 2)] {
         let (count, worst) = run_cases(|case| case.words["dtype"] == dtype);
         assert_eq!(count, cases, "{dtype}");
         println!("{dtype}: {count} cases, at most {worst:e} off");
     }
-    assert_eq!(run_cases(|_| true).0, 66);
-}
-
-#[test]
-fn adafactors_own_epsilon_is_the_types() {
-    for (name, dtype) in [("f64", DType::F64), ("f32", DType::F32)] {
-        let bytes = std::fs::read(path()).unwrap();
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
-        let metadata = metadata.metadata().clone().unwrap();
-        let tensors = candle_core::safetensors::load(path(), &Device::Cpu).unwrap();
-        let name = format!("adafactor.defaults.{name}");
-        let case = Case::new(&name, &metadata[&name], &tensors);
-        assert_eq!(case.vars()[0].dtype(), dtype);
-        case.run(ParamsAdafactor::default());
-    }
+    assert_eq!(run_cases(|_| true).0, 50);
 }

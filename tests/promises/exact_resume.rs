@@ -10,8 +10,8 @@ use candle_headroom::data::{Dataset, Loader};
 use candle_headroom::error::{BoxedError, MemoryReading};
 use candle_headroom::nn::{self, BatchNorm, Dropout, Linear, Module, ModuleT};
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd, StateDict,
+    Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd, StateDict,
 };
 use candle_headroom::train::Resumable;
 use candle_headroom::{AdaptiveTrainer, LearningRate, Predictive};
@@ -326,7 +326,6 @@ fn an_interrupted_run_ends_with_the_same_bits() {
                 ..ParamsSgd::default()
             })
         }),
-        check::<ParamsAdafactor>("Adafactor", whole, |builder| builder),
     ];
     println!(
         "figure: resume/bits_differing = 0 bits ({} interruptions)",

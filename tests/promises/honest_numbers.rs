@@ -253,8 +253,6 @@ fn remedies_say_what_they_would_save() {
     let bytes = |count: usize| Some(count as u64);
     assert_eq!(of("moments in bf16"), bytes(4 * parameters));
     assert_eq!(of("Sgd without momentum"), bytes(8 * parameters));
-    assert!(of("Adafactor") < of("Sgd without momentum"));
-    assert!(of("Adafactor") > bytes(7 * parameters));
     let large: usize = large.iter().map(|var| var.elem_count()).sum();
     assert_eq!(of("group 1 not trained"), bytes(12 * large));
     let long = format!("{exhausted:#}");

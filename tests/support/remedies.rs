@@ -5,7 +5,7 @@ use candle_headroom::batch::{Fixed, Recompute};
 use candle_headroom::memory::Limit;
 use candle_headroom::nn::loss::{LinearCrossEntropy, cross_entropy, linear_cross_entropy};
 use candle_headroom::nn::{self, Linear, Module, recompute};
-use candle_headroom::optim::{Adafactor, Commit, Group, Moments, Parameter};
+use candle_headroom::optim::{Commit, Group, Moments, Parameter};
 use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 
 const VOCABULARY: usize = 8192;
@@ -169,9 +169,6 @@ pub fn try_all(memory: &DeviceMemory) -> candle_headroom::Result<Vec<Outcome>> {
             "Sgd without momentum" => {
                 peak(memory, PLAIN, |parameters| Sgd::builder(parameters).build())?
             }
-            "Adafactor" => peak(memory, PLAIN, |parameters| {
-                Adafactor::builder(parameters).build()
-            })?,
             advice if advice.ends_with("` not trained") => {
                 peak(memory, PLAIN, |mut parameters| {
                     let is_named = |p: &Parameter| advice.starts_with(&format!("`{}`", p.name));

@@ -1,6 +1,5 @@
 //! A GPU's memory: candle on a stream-ordered pool of this crate.
 
-mod builder;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
@@ -8,15 +7,16 @@ mod enabled;
 
 use candle_core::Device;
 
-pub use builder::CudaMemoryBuilder;
 #[cfg(not(feature = "cuda"))]
 use disabled as implementation;
 #[cfg(feature = "cuda")]
 use enabled as implementation;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::{PageLocked, drain, while_dropping};
-use implementation::{synchronize, trim};
+use implementation::{open, synchronize, trim};
 
+use super::device::DeviceMemory;
+use super::limit::{Growth, Limit};
 use crate::error::{Error, Result};
 
 /// Makes a device ready for another attempt after memory ran out: what the trainers do between a failed attempt and the next.
@@ -55,5 +55,68 @@ pub(crate) fn unmask(error: Error, device: &Device) -> Error {
     match error.may_hide_fault().then(|| synchronize(device)) {
         Some(Err(fault @ Error::DeviceFault(_))) => fault,
         _ => error,
+    }
+}
+
+/// Options for opening a GPU's memory; from [`DeviceMemory::cuda`].
+///
+/// Opening makes a new memory pool the device's current one, and then creates candle's device on a stream of its own. From then on every tensor
+/// that the process allocates on the device comes from the pool, also through other candle devices. Earlier allocations stay where they are
+/// and count as [unaccounted](crate::memory::MemoryStats::unaccounted). Dropping the last handle makes the former pool current again; live
+/// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile. Growth and limit can be
+/// combined, which TensorFlow refuses.
+///
+/// ```no_run
+/// use candle_headroom::memory::Growth;
+/// use candle_headroom::{ByteSize, DeviceMemory};
+///
+/// let memory = DeviceMemory::cuda(0).growth(Growth::OnDemand).limit(ByteSize::gib(8)).open()?;
+/// let device = memory.device(); // candle's device, to create the model on
+/// println!("{}", memory.stats());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "call `open()`"]
+pub struct CudaMemoryBuilder {
+    ordinal: usize,
+    growth: Option<Growth>,
+    limit: Limit,
+}
+
+impl DeviceMemory {
+    /// The memory of CUDA device `ordinal`, served from a pool of this crate; see [`CudaMemoryBuilder`].
+    pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
+        CudaMemoryBuilder {
+            ordinal,
+            growth: None,
+            limit: Limit::Unlimited,
+        }
+    }
+}
+
+impl CudaMemoryBuilder {
+    /// How the pool grows; [`Growth::OnDemand`] by default.
+    pub fn growth(mut self, growth: Growth) -> Self {
+        self.growth = Some(growth);
+        self
+    }
+
+    /// Limits the process's use of the device; unlimited by default.
+    ///
+    /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise
+    /// trainers check the use and reduce the size: see [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement).
+    pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
+        self.limit = limit.into();
+        self
+    }
+
+    /// Opens the device's memory, or shares it if it is open and no other settings are given.
+    ///
+    /// # Errors
+    /// [`MemoryError`](crate::error::MemoryError): a build without the feature `cuda`, no such device, a busy device or one without memory pools,
+    /// other settings than those in force, an impossible limit, or memory that cannot be taken at once. Any other error of the driver. Nothing
+    /// has changed then.
+    pub fn open(self) -> Result<DeviceMemory> {
+        open(self.ordinal, self.growth, self.limit)
     }
 }

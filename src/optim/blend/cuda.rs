@@ -6,7 +6,7 @@ use candle_core::cuda_backend::{CudaStorageSlice as Slice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Error, Layout, Result, WithDType};
 
 use super::{Blend, NAME, out_of_bounds, unsupported};
-use crate::optim::axes::Axes;
+use crate::optim::blend::Axes;
 
 const KERNELS: &str = include_str!(concat!(env!("OUT_DIR"), "/blend.ptx"));
 const MODULE: &str = "candle-headroom-blend";

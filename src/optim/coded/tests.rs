@@ -13,7 +13,7 @@ fn store(code: Code, values: &[f32]) -> Vec<u8> {
 
 fn load(code: Code, bytes: &[u8]) -> Vec<f32> {
     let mut values = vec![7.; elements_of(bytes.len())];
-    code.load(bytes, 0, &mut values);
+    code.load(bytes, &mut values);
     values
 }
 

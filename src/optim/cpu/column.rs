@@ -2,9 +2,9 @@ use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::noise::{Noise, chance};
-use super::real::{Real, after, copy, load_half, reals, store_half};
+use super::gradient::{Real, copy, load_half, reals, store_half};
 use super::share::{BLOCK, CHUNK, take};
+use crate::mix::mix;
 use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
 
 /// Numbers that an update reads and writes: a parameter or its state, in the type to compute in or in fewer bits.
@@ -48,14 +48,6 @@ impl<'a, C: Real> Column<'a, C> {
         }
     }
 
-    /// Returns the values of state that is never kept in fewer bits.
-    pub fn into_full(self) -> &'a mut [C] {
-        match self {
-            Self::Full(values) => values,
-            _ => &mut [],
-        }
-    }
-
     pub fn len(&self) -> usize {
         match self {
             Self::Full(values) => values.len(),
@@ -75,24 +67,24 @@ impl<'a, C: Real> Column<'a, C> {
         }
     }
 
-    /// Reads elements from `start` on, and returns the part of `into` that holds them.
-    pub fn load<'b>(&self, start: usize, into: &'b mut [C]) -> &'b mut [C] {
-        let count = self.len().saturating_sub(start).min(into.len());
+    /// Reads all elements, and returns the part of `into` that holds them.
+    pub fn load<'b>(&self, into: &'b mut [C]) -> &'b mut [C] {
+        let count = self.len().min(into.len());
         match self {
-            Self::Full(values) => copy(values, start, into),
-            Self::F16(values) => load_half(values, start, into),
-            Self::Bf16(values) => load_half(values, start, into),
-            Self::Coded(bytes, code) => code.load(bytes, start, C::f32s_mut(into)),
+            Self::Full(values) => copy(values, 0, into),
+            Self::F16(values) => load_half(values, 0, into),
+            Self::Bf16(values) => load_half(values, 0, into),
+            Self::Coded(bytes, code) => code.load(bytes, C::f32s_mut(into)),
         }
         into.get_mut(..count).unwrap_or_default()
     }
 
-    /// Replaces up to a block of values, read from `start` on, by the master weights that still round to them.
-    pub fn restore(&self, masters: &[C], start: usize, values: &mut [C]) {
+    /// Replaces up to a block of values by the master weights that still round to them.
+    pub fn restore(&self, masters: &[C], values: &mut [C]) {
         match self {
             Self::Full(_) | Self::Coded(..) => {}
-            Self::F16(halves) => restore(after(halves, start), after(masters, start), values),
-            Self::Bf16(halves) => restore(after(halves, start), after(masters, start), values),
+            Self::F16(halves) => restore(halves, masters, values),
+            Self::Bf16(halves) => restore(halves, masters, values),
         }
     }
 
@@ -163,12 +155,51 @@ where
     }
 }
 
+/// The seed of a parameter's noise in its `step`-th update. `stream` is the parameter's own.
+#[inline]
+pub fn seed(step: u64, stream: u64) -> u64 {
+    mix(stream ^ mix(step))
+}
+
+/// The seed of one of the tensors that an update writes.
+#[inline]
+pub fn part(seed: u64, index: u64) -> u64 {
+    mix(seed.wrapping_add(index))
+}
+
+/// Noise as a number from 0 to 1, without 1.
+#[inline]
+pub fn chance(noise: u32) -> f32 {
+    (noise >> 8) as f32 / (1 << 24) as f32
+}
+
+/// Noise for 2^32 elements, those whose indices have the same upper half, in operations of 32 bits, which vectorize.
+#[derive(Debug, Clone, Copy)]
+pub struct Noise(u32, u32);
+
+impl Noise {
+    /// For the elements around this index.
+    #[inline]
+    pub fn new(seed: u64, index: u64) -> Self {
+        let upper = ((index >> 32) as u32).wrapping_mul(0x85eb_ca6b);
+        Self(seed as u32, ((seed >> 32) as u32).wrapping_add(upper))
+    }
+
+    /// A hash of the index, with the multipliers and shifts of Wellons' `lowbias32` (2018).
+    #[inline]
+    pub fn at(self, index: u32) -> u32 {
+        let mut x = index.wrapping_mul(0x9e37_79b9) ^ self.0;
+        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d) ^ self.1;
+        x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+        x ^ (x >> 16)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::Layout;
-
-    use super::super::gradient::Gradient;
     use super::*;
+    use crate::optim::cpu::Gradient;
+    use candle_core::Layout;
 
     #[test]
     fn halves_are_not_taken_for_f64() {
@@ -179,6 +210,37 @@ mod tests {
             assert!(Gradient::<f64>::new(&storage, &layout, 1., 1.).is_err());
             assert!(Column::<f32>::of(&mut storage).is_some());
             assert!(Column::<f64>::of(&mut storage).is_none());
+        }
+    }
+
+    /// A tensor of more than 2^32 elements, and more steps than that, repeat nothing.
+    #[test]
+    fn noise_does_not_repeat_after_32_bits() {
+        const TURN: u64 = 1 << 32;
+        let noise = |step, stream, index: u64| {
+            let seed = part(seed(step, stream), 0);
+            Noise::new(seed, index).at(index as u32)
+        };
+        let differ = |other: &dyn Fn(u64) -> u32| {
+            let equal = (0..4096).filter(|index| noise(7, 1, *index) == other(*index));
+            equal.count() == 0
+        };
+        assert!(differ(&|index| noise(7, 1, index + TURN)));
+        assert!(differ(&|index| noise(7 + TURN, 1, index)));
+        assert!(differ(&|index| noise(7, 1 + TURN, index)));
+        assert!(differ(&|index| noise(8, 1, index)));
+    }
+
+    /// The upper half is added in the middle of a hash, so that the noise is as even as before.
+    #[test]
+    fn noise_is_even() {
+        for index in [0, (1 << 32) - 500, 5 << 32] {
+            let seed = part(seed(3, 9), 1);
+            let chances = (index..index + 10_000)
+                .map(|index| f64::from(chance(Noise::new(seed, index).at(index as u32))));
+            let mean = chances.sum::<f64>() / 10_000.;
+            // Five standard deviations of a mean of 10,000 even numbers are 0.0144.
+            assert!((mean - 0.5).abs() < 0.0144, "{mean}");
         }
     }
 }

@@ -1,14 +1,10 @@
 use std::sync::Mutex;
 
-use super::column::Column;
-use super::gradient::Gradient;
-use super::noise::part;
-use super::real::Real;
-use super::share::{BLOCK, CHUNK, is_shared, share, take};
-use super::team::lock;
-use super::wide::wide;
+use super::column::{Column, part};
+use super::gradient::{Gradient, Real};
+use super::share::{BLOCK, CHUNK, is_shared, lock, share, take};
 
-/// A step of a rule that treats each element by itself.
+/// A step of an update rule. Rules treat each element by itself.
 pub trait Elementwise: Sync {
     /// Updates elements. All slices have the same length, but a state that the rule does not keep is empty.
     fn update<C: Real>(
@@ -18,24 +14,6 @@ pub trait Elementwise: Sync {
         gradient: &[C],
         state: [&mut [C]; 2],
     );
-}
-
-/// A parameter to update, with everything that a rule needs to update it.
-#[derive(Debug)]
-pub struct Target<'a, C> {
-    pub lanes: Lanes<'a, C>,
-    pub dims: &'a [usize],
-    /// A number for each chunk of the parameter, for sums.
-    pub partials: &'a mut [f64],
-    /// A number for each matrix that the rule factors.
-    pub scratch: &'a mut [f64],
-}
-
-impl<C: Real> Target<'_, C> {
-    /// Updates the parameter in one pass.
-    pub fn elementwise(self, step: &impl Elementwise) {
-        self.lanes.share(&|lanes| lanes.update(step));
-    }
 }
 
 /// A stretch of a parameter, with its gradient and state: what one pass reads and writes.
@@ -76,23 +54,22 @@ impl<C: Real> Lanes<'_, C> {
         })
     }
 
-    /// Runs `work` on the whole stretch or, if it is large, on pieces of it on several threads.
-    pub fn share(self, work: &(dyn Fn(Self) + Sync)) {
+    /// Updates the stretch; a large one in pieces on several threads.
+    pub fn update(self, step: &impl Elementwise) {
         let len = self.parameter.len();
         if !is_shared(len) {
-            return work(self);
+            return self.update_here(step);
         }
         let rest = Mutex::new(self);
         share(len.div_ceil(CHUNK), &|| {
             let stretch = lock(&rest).take(CHUNK);
             if let Some(stretch) = stretch {
-                work(stretch);
+                stretch.update_here(step);
             }
         });
     }
 
-    /// Updates the stretch by an elementwise rule.
-    fn update(mut self, step: &impl Elementwise) {
+    fn update_here(mut self, step: &impl Elementwise) {
         let adjust = self.gradient.adjust();
         if let Some(gradient) = self.gradient.slice(self.start)
             && let Column::Full(parameter) = &mut self.parameter
@@ -100,24 +77,16 @@ impl<C: Real> Lanes<'_, C> {
         {
             return wide(|| step.update(adjust, parameter, gradient, [first, second]));
         }
-        let (mut first, mut second) = (zeros(), zeros());
-        self.in_blocks(|block, parameter, gradient| {
-            let first = block.state[0].load(0, &mut first);
-            let second = block.state[1].load(0, &mut second);
+        let [mut parameter, mut gradient, mut first, mut second] = [[C::default(); BLOCK]; 4];
+        while let Some(mut block) = self.take(BLOCK) {
+            let parameter = block.load_parameter(&mut parameter);
+            let gradient = gradient.get_mut(..parameter.len()).unwrap_or_default();
+            block.gradient.load(block.start, gradient);
+            let first = block.state[0].load(&mut first);
+            let second = block.state[1].load(&mut second);
             wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
             block.state[0].store_noisy(first, block.start, part(block.seed, 0));
             block.state[1].store_noisy(second, block.start, part(block.seed, 1));
-        });
-    }
-
-    /// Passes each block, its parameter in full precision and its unadjusted gradient to `work`, then stores the parameter.
-    pub fn in_blocks(mut self, mut work: impl FnMut(&mut Self, &mut [C], &mut [C])) {
-        let (mut parameter, mut gradient) = (zeros(), zeros());
-        while let Some(mut block) = self.take(BLOCK) {
-            let parameter = block.load_parameter(0, &mut parameter);
-            let gradient = gradient.get_mut(..parameter.len()).unwrap_or_default();
-            block.gradient.load(block.start, gradient);
-            work(&mut block, parameter, gradient);
             block.store_parameter(parameter);
         }
     }
@@ -133,17 +102,30 @@ impl<C: Real> Lanes<'_, C> {
         }
     }
 
-    /// Reads at most a block of the parameter in full precision, from `start` on. Returns the part of `into` that holds it.
-    pub fn load_parameter<'b>(&self, start: usize, into: &'b mut [C]) -> &'b mut [C] {
-        let into = self.parameter.load(start, into);
+    /// Reads at most a block of the parameter in full precision. Returns the part of `into` that holds it.
+    fn load_parameter<'b>(&self, into: &'b mut [C]) -> &'b mut [C] {
+        let into = self.parameter.load(into);
         if let Some(masters) = &self.master {
             // Where a master weight does not round to the parameter, something else has written to that: its value is used.
-            self.parameter.restore(masters, start, into);
+            self.parameter.restore(masters, into);
         }
         into
     }
 }
 
-fn zeros<C: Real>() -> [C; BLOCK] {
-    [C::default(); BLOCK]
+/// Compiles the loop in `work` also for AVX2, which runs if the machine has it. FMA stays off, so that the bits are the same.
+#[inline(always)]
+pub fn wide(work: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn wide(work: impl FnOnce()) {
+            work();
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has AVX2, the only feature that the function enables.
+            return unsafe { wide(work) };
+        }
+    }
+    work();
 }

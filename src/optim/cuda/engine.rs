@@ -3,18 +3,15 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
-use candle_core::{CudaDevice, DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Result as CandleResult, Tensor};
 
-use super::address::locate;
-use super::launch::{Launch, chunks, launches, survey};
-use super::layout::Slot;
+use super::layout::{Slot, locate};
 use super::state::State;
-use super::surveyor::Surveyor;
-use super::tables::Tables;
+use super::tables::{Launch, Tables, launches, survey};
 use crate::error::Result;
 use crate::optim::Committed;
-use crate::optim::fused::{self, Loaded, Managed, Progress};
-use crate::optim::fused::{Setup, Snapshot, misplaced, states};
+use crate::optim::cpu::CHUNK;
+use crate::optim::fused::{self, Loaded, Managed, Progress, Setup, Snapshot, misplaced, states};
 use crate::optim::rule::Rule;
 
 /// The state of the parameters on the device, and the launches of a step.
@@ -30,7 +27,7 @@ pub struct Engine {
     first_slots: Vec<usize>,
     tables: Tables,
     survey: Option<Launch>,
-    launches: Vec<Launch>,
+    launches: [Launch; 2],
     /// For the elements that were measured last.
     surveyor: Option<Surveyor>,
     /// The progress before the first step.
@@ -59,39 +56,28 @@ impl Engine {
             }
         }
         let stream = device.cuda_stream();
-        let make =
-            |parameter: &Managed, saved: Option<&_>| State::new::<R>(parameter, saved, device);
+        let make = |parameter: &Managed, saved: Option<&_>| State::new(parameter, saved, device);
         let states = states(setup, loaded, &kept, make)?;
-        let (mut slots, mut counts) = (Vec::new(), Vec::new());
-        let (mut first_slots, mut first_chunk) = (Vec::new(), 0);
+        let (mut slots, mut counts, mut first_slots) = (Vec::new(), Vec::new(), Vec::new());
         for (parameter, state) in setup.parameters.iter().zip(&states) {
             first_slots.push(slots.len());
             let mut before = 0;
             for range in &parameter.ranges {
-                let at = (range, before, first_chunk);
                 let slot = state.as_ref();
-                let slot = slot.map(|state| state.slot::<R>(parameter, at, &stream));
-                let slot = slot.transpose()?.unwrap_or_default();
+                let slot = slot.map(|state| state.slot(parameter, range, before, &stream));
+                slots.push(slot.transpose()?.unwrap_or_default());
                 before += range.len();
-                first_chunk += slot.chunks();
-                slots.push(slot);
                 counts.push(state.as_ref().map_or(0, |state| state.kept.step));
             }
         }
-        if slots.is_empty() {
-            // A shard of nothing: steps are counted all the same.
-            slots.push(Slot::default());
-            counts.push(0);
-        }
-        let chunks = chunks(&slots);
-        let progress = progress.unwrap_or(new);
+        let tables = Tables::new(device, slots, counts, progress.unwrap_or(new))?;
         let needs_survey = setup.adjustment.needs_survey();
-        let survey = needs_survey.then(|| survey(device, &chunks));
+        let survey = needs_survey.then(|| survey(device, tables.chunks));
         Ok(Self {
             survey: survey.transpose()?,
             surveyor: None,
-            launches: launches::<R>(device, &slots, &chunks)?,
-            tables: Tables::new(device, &slots, &chunks, &counts, progress)?,
+            launches: launches::<R>(device, tables.chunks)?,
+            tables,
             device: device.clone(),
             stream,
             states,
@@ -190,5 +176,53 @@ impl<R: Rule> fused::Engine<R> for Engine {
             step: count.first().copied().unwrap_or_default(),
             tensors,
         }))
+    }
+}
+
+/// Sums the squares of the gradients' elements in ranges, which need not be those of the state.
+#[derive(Debug)]
+pub struct Surveyor {
+    tables: Tables,
+    survey: Launch,
+}
+
+impl Surveyor {
+    pub fn new<R: Rule>(device: &CudaDevice, setup: &Setup<R>) -> Result<Self> {
+        let slots = setup
+            .ranges()
+            .map(|(parameter, range)| Slot::of(parameter, range));
+        let slots = slots.collect::<CandleResult<_>>()?;
+        let tables = Tables::new(device, slots, Vec::new(), Progress::new(&setup.adjustment))?;
+        Ok(Self {
+            survey: survey(device, tables.chunks)?,
+            tables,
+        })
+    }
+
+    /// Adds in the order in which the CPU adds.
+    pub fn measure<R: Rule>(
+        &mut self,
+        device: &CudaDevice,
+        setup: &Setup<R>,
+        gradients: &GradStore,
+    ) -> Result<f64> {
+        self.tables.describe(device, setup, gradients, None)?;
+        let stream = device.cuda_stream();
+        stream.context().bind_to_thread().w()?;
+        // SAFETY: the gradients and the tables are on this device, and this stream orders all work on them and their frees. `describe`
+        // has made it wait for other streams, and the sums are read before this returns. The kernel writes to the tables alone.
+        unsafe { self.survey.run(&stream, &self.tables.arguments) }?;
+        let partials = self.tables.partials(device)?;
+        let (mut rest, mut total) = (partials.as_slice(), 0.);
+        for (parameter, range) in setup.ranges() {
+            let mine;
+            (mine, rest) = rest
+                .split_at_checked(range.len().div_ceil(CHUNK))
+                .ok_or_else(misplaced)?;
+            if setup.gradient(parameter, gradients).is_some() {
+                total += mine.iter().sum::<f64>();
+            }
+        }
+        Ok(total)
     }
 }

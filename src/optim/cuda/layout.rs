@@ -1,9 +1,17 @@
 //! Structs in the device's memory, with their counterparts in kernels/fused.cuh. The address of what is missing is 0.
 
-use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use std::cell::Cell;
+use std::ops::Range;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+use candle_core::{
+    CpuStorage, CudaStorage, DType, Error, InplaceOp2, Layout, Result, Storage, Tensor,
+};
 
 use crate::optim::cpu::CHUNK;
-use crate::optim::fused::{Halves, Progress, Setup};
+use crate::optim::fused::{Halves, Managed, Progress, Setup, misplaced};
 use crate::optim::rule::Rule;
 
 /// Numbers that all parameters share in one step.
@@ -44,21 +52,17 @@ pub struct Slot {
     pub dtype: u32,
     pub state_dtype: u32,
     pub first_chunk: u64,
-    pub matrices: u64,
-    pub rows: u64,
-    pub columns: u64,
-    pub next: [u64; 2],
-    pub means: u64,
     pub stream: u64,
 }
 
-/// The work of one block: a chunk of a piece, or a part of Adafactor's sums.
+/// The work of one block: a chunk of a piece.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Task {
-    pub parameter: u32,
-    pub kind: u32,
-    pub start: u64,
+    /// The piece's index.
+    pub piece: u64,
+    /// The chunk's index in the piece.
+    pub chunk: u64,
 }
 
 #[repr(C)]
@@ -95,7 +99,7 @@ pub struct Arguments {
 pub const COEFFICIENTS: usize = 8;
 
 const _: () = assert!(size_of::<Entry>() == 40);
-const _: () = assert!(size_of::<Slot>() == 112);
+const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
 const _: () = assert!(size_of::<Arguments>() == 200);
@@ -110,6 +114,33 @@ unsafe impl DeviceRepr for Task {}
 unsafe impl DeviceRepr for Control {}
 
 impl Slot {
+    /// A range of the parameter, without state.
+    pub fn of(parameter: &Managed, range: &Range<usize>) -> Result<Self> {
+        Ok(Self {
+            first: range.start as u64,
+            len: range.len() as u64,
+            dtype: code(parameter.var.dtype())?,
+            ..Self::default()
+        })
+    }
+
+    /// The chunks of all pieces, to which their slots refer from here on. There is at least one slot, for a shard of nothing, whose
+    /// steps are counted all the same; and at least one chunk, since the last launch also makes the next control current.
+    pub fn cut(slots: &mut Vec<Self>) -> Vec<Task> {
+        let mut chunks = Vec::new();
+        for (piece, slot) in (0..).zip(&mut *slots) {
+            slot.first_chunk = chunks.len() as u64;
+            chunks.extend((0..slot.chunks()).map(|chunk| Task { piece, chunk }));
+        }
+        if slots.is_empty() {
+            slots.push(Self::default());
+        }
+        if chunks.is_empty() {
+            chunks.push(Task::default());
+        }
+        chunks
+    }
+
     pub fn chunks(&self) -> u64 {
         self.len.div_ceil(CHUNK as u64)
     }
@@ -176,5 +207,90 @@ impl Control {
             streak: self.streak,
             gradient_norm: (self.has_norm != 0).then_some(self.norm),
         }
+    }
+}
+
+/// Returns the number of a type in the kernels.
+pub fn code(dtype: DType) -> Result<u32> {
+    match dtype {
+        DType::F32 => Ok(0),
+        DType::F64 => Ok(1),
+        DType::F16 => Ok(2),
+        DType::BF16 => Ok(3),
+        // Moments of 8 bits.
+        DType::U8 => Ok(4),
+        other => Err(Error::UnsupportedDTypeForOp(other, "fused-update").bt()),
+    }
+}
+
+/// Evaluates `$do` for values of each type that [`code`] has.
+macro_rules! each {
+    ($slice:expr, $values:ident => $do:expr) => {
+        match $slice {
+            CudaStorageSlice::F32($values) => Ok($do),
+            CudaStorageSlice::F64($values) => Ok($do),
+            CudaStorageSlice::F16($values) => Ok($do),
+            CudaStorageSlice::BF16($values) => Ok($do),
+            CudaStorageSlice::U8($values) => Ok($do),
+            _ => Err(misplaced()),
+        }
+    };
+}
+
+/// Returns the address of a tensor for reading. The stream waits for writes by other streams.
+fn address(storage: &CudaStorage, layout: &Layout, stream: &CudaStream) -> Result<u64> {
+    let address: Result<u64> = each!(&storage.slice, values => values.device_ptr(stream).0);
+    Ok(address? + offset(layout, storage.dtype()))
+}
+
+fn offset(layout: &Layout, dtype: DType) -> u64 {
+    (layout.start_offset() * dtype.size_in_bytes()) as u64
+}
+
+/// Returns the address of a tensor of the engine; 0 for none.
+pub fn address_of(tensor: Option<&Tensor>, stream: &CudaStream) -> Result<u64> {
+    let Some(tensor) = tensor else {
+        return Ok(0);
+    };
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cuda(storage) => address(storage, layout, stream),
+        _ => Err(misplaced()),
+    }
+}
+
+/// Returns the addresses of a parameter and its gradient, after candle's own checks.
+pub fn locate(parameter: &Managed, gradient: &Tensor) -> Result<(u64, u64)> {
+    let locate = Locate(Cell::new(None));
+    parameter.handle.inplace_op2(gradient, &locate)?;
+    locate.0.get().ok_or_else(misplaced)
+}
+
+/// An operation that only stores the addresses of its operands.
+struct Locate(Cell<Option<(u64, u64)>>);
+
+impl InplaceOp2 for Locate {
+    fn name(&self) -> &'static str {
+        "fused-update"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<()> {
+        Err(misplaced())
+    }
+
+    fn cuda_fwd(
+        &self,
+        parameter: &mut CudaStorage,
+        parameter_layout: &Layout,
+        gradient: &CudaStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let stream = parameter.device.cuda_stream();
+        let offset = offset(parameter_layout, parameter.dtype());
+        let moved: Result<u64> =
+            each!(&mut parameter.slice, values => values.device_ptr_mut(&stream).0);
+        let read = address(gradient, gradient_layout, &stream)?;
+        self.0.set(Some((moved? + offset, read)));
+        Ok(())
     }
 }

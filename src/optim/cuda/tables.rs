@@ -1,11 +1,19 @@
-use candle_core::backprop::GradStore;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
-use candle_core::{CudaDevice, Device, Tensor};
+use std::ffi::c_void;
+use std::ptr::from_ref;
 
-use super::address::{address_of, code, locate};
-use super::layout::{Arguments, COEFFICIENTS, Control, Entry, Header, Slot, Task};
+use candle_core::backprop::GradStore;
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
+};
+use candle_core::{CudaDevice, Device, Result as CandleResult, Tensor};
+
+use super::layout::{
+    Arguments, COEFFICIENTS, Control, Entry, Header, Slot, Task, address_of, code, locate,
+};
 use crate::error::{OptimizerError, Result};
-use crate::optim::axes::Axes;
+use crate::optim::blend::Axes;
 use crate::optim::fused::{Progress, Setup, misplaced};
 use crate::optim::rule::Rule;
 
@@ -17,6 +25,8 @@ pub struct Tables {
     axes: Sent<Axes>,
     _slots: CudaSlice<Slot>,
     _chunks: CudaSlice<Task>,
+    /// The number of chunks of all pieces.
+    pub chunks: usize,
     /// The current control, then the next.
     control: CudaSlice<Control>,
     /// How often each parameter was updated.
@@ -29,23 +39,25 @@ pub struct Tables {
 }
 
 impl Tables {
+    /// `counts` are those of the slots, 0 for all others.
     pub fn new(
         device: &CudaDevice,
-        slots: &[Slot],
-        chunks: &[Task],
-        counts: &[u64],
+        mut slots: Vec<Slot>,
+        mut counts: Vec<u64>,
         progress: Progress,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
+        let tasks = Slot::cut(&mut slots);
         let parameters = slots.len();
+        counts.resize(parameters, 0);
         let control = Control::from(progress);
         let entries = Sent::new(device, vec![Entry::default(); parameters])?;
         let axes = Sent::new(device, vec![Axes::default(); parameters])?;
-        let slots = device.clone_htod(slots)?;
+        let slots = device.clone_htod(&slots)?;
         let control = device.clone_htod(&[control; 2])?;
-        let counts = device.clone_htod(counts)?;
-        let scratch = device.alloc_zeros(COEFFICIENTS * parameters + chunks.len())?;
-        let chunks = device.clone_htod(chunks)?;
+        let counts = device.clone_htod(&counts)?;
+        let scratch = device.alloc_zeros(COEFFICIENTS * parameters + tasks.len())?;
+        let chunks = device.clone_htod(&tasks)?;
         let scale = Tensor::new(progress.scale(), &Device::Cuda(device.clone()))?;
         let coefficients = start(&scratch, &stream);
         let arguments = Arguments {
@@ -66,6 +78,7 @@ impl Tables {
             axes,
             _slots: slots,
             _chunks: chunks,
+            chunks: tasks.len(),
             control,
             counts,
             scratch,
@@ -160,6 +173,87 @@ impl<T: DeviceRepr + PartialEq + 'static> Sent<T> {
     }
 }
 
-pub fn start<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
+fn start<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
     slice.device_ptr(stream).0
+}
+
+const THREADS: u32 = 256;
+/// Blocks that share a chunk; as in kernels/elementwise.cuh.
+const PARTS: u32 = 4;
+
+macro_rules! module {
+    ($name:literal) => {
+        (
+            concat!("candle-headroom-", $name),
+            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+        )
+    };
+}
+
+/// The name and the code of the module that holds a kernel.
+fn module(kernel: &str) -> CandleResult<(&'static str, &'static str)> {
+    match kernel.rsplit('_').next() {
+        Some("survey") => Ok(module!("survey")),
+        Some("adam" | "adamw") => Ok(module!("adam")),
+        Some("lion") => Ok(module!("lion")),
+        Some("sgd") => Ok(module!("sgd")),
+        _ => Err(misplaced()),
+    }
+}
+
+/// A kernel and its number of blocks.
+#[derive(Debug)]
+pub struct Launch {
+    function: CudaFunction,
+    blocks: (u32, u32, u32),
+}
+
+impl Launch {
+    /// The kernel's name ends with its rule's, which selects the module.
+    fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> CandleResult<Self> {
+        let (module, ptx) = module(kernel)?;
+        let function = device.get_or_load_custom_func(kernel, module, ptx)?;
+        let blocks = u32::try_from(blocks.max(1)).map_err(|_| misplaced())?;
+        Ok(Self {
+            function: function.into_cuda_function(),
+            blocks: (blocks, parts, 1),
+        })
+    }
+
+    /// Not by cudarc's builder, which allocates and records events after the launch, which can fail when parameters have already
+    /// changed.
+    ///
+    /// # Safety
+    /// The memory that `arguments` points to lives until the stream has executed this launch.
+    pub unsafe fn run(&self, stream: &CudaStream, arguments: &Arguments) -> CandleResult<()> {
+        let mut arguments: [*mut c_void; 1] = [from_ref(arguments).cast_mut().cast()];
+        // SAFETY: the kernels take `Arguments`, which are copied before this returns. The grid is that of the tables that the kernel
+        // reads; the caller guarantees the rest.
+        unsafe {
+            launch_kernel(
+                self.function.cu_function(),
+                self.blocks,
+                (THREADS, 1, 1),
+                0,
+                stream.cu_stream(),
+                &mut arguments,
+            )
+        }
+        .w()
+    }
+}
+
+/// The launch that sums the gradients' squares in each chunk.
+pub fn survey(device: &CudaDevice, chunks: usize) -> CandleResult<Launch> {
+    Launch::new(device, "survey", chunks, 1)
+}
+
+/// The launches of an update, after the survey.
+pub fn launches<R: Rule>(device: &CudaDevice, chunks: usize) -> CandleResult<[Launch; 2]> {
+    let decision = format!("decide_{}", R::NAME.to_lowercase());
+    let last = format!("move_{}", R::KERNELS);
+    Ok([
+        Launch::new(device, &decision, 1, 1)?,
+        Launch::new(device, &last, chunks, PARTS)?,
+    ])
 }

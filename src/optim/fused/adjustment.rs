@@ -14,30 +14,20 @@ pub struct Adjustment {
 
 impl Adjustment {
     pub fn check(&self, optimizer: &'static str) -> Result<()> {
-        let scale = self.loss_scale;
-        let interval = scale.map(|scale| scale.interval as f64);
-        [
-            ("clip_norm", Range::POSITIVE, self.clip_norm),
-            ("clip_value", Range::POSITIVE, self.clip_value),
-            (
-                "loss_scale.initial",
-                Range::SCALE,
-                scale.map(|scale| scale.initial),
-            ),
-            (
-                "loss_scale.growth",
-                Range::MULTIPLE,
-                scale.map(|scale| scale.growth),
-            ),
-            (
-                "loss_scale.backoff",
-                Range::PART,
-                scale.map(|scale| scale.backoff),
-            ),
-            ("loss_scale.interval", Range::POSITIVE, interval),
-        ]
-        .into_iter()
-        .try_for_each(|(name, range, value)| range.check(optimizer, name, value))
+        let check = |name, range: Range, value: f64| range.check(optimizer, name, value);
+        Range::POSITIVE.check(optimizer, "clip_norm", self.clip_norm)?;
+        Range::POSITIVE.check(optimizer, "clip_value", self.clip_value)?;
+        let Some(scale) = self.loss_scale else {
+            return Ok(());
+        };
+        check("loss_scale.initial", Range::SCALE, scale.initial)?;
+        check("loss_scale.growth", Range::MULTIPLE, scale.growth)?;
+        check("loss_scale.backoff", Range::PART, scale.backoff)?;
+        check(
+            "loss_scale.interval",
+            Range::POSITIVE,
+            scale.interval as f64,
+        )
     }
 
     /// Whether all gradients have to be read before the first parameter is updated.

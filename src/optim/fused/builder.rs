@@ -132,8 +132,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Keeps moments in fewer bits: in `DType::BF16` (2 bytes per element instead of 4) with stochastic rounding, so that small changes
-    /// add up, or in [`Moments::EightBit`]. By default they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
-    /// [`Group::moments`] takes precedence.
+    /// add up, or in [`Moments::EightBit`]. By default they are f32, and f64 for f64 parameters. [`Group::moments`] takes precedence.
     pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
         self.moments = Some(moments.into());
         self
@@ -144,7 +143,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// it takes at least as long as the bus needs.
     ///
     /// Whole parameters move, with their master weights: in each group the largest first, until at least this part is there. For CPU
-    /// parameters, and for rules without moments (`Adafactor`, `Sgd` without momentum), it has no effect.
+    /// parameters, and for `Sgd` without momentum, it has no effect.
     pub fn moments_on_host(mut self, fraction: f64) -> Self {
         self.on_host = Some(fraction);
         self

@@ -9,7 +9,7 @@ use super::engine::{Loaded, Snapshot};
 use super::optimizer::Fused;
 use super::reader::Document;
 use crate::error::{OptimizerError, Remedy, Result};
-use crate::optim::entries::{OPTIMIZER, PIECES, Pieces, STEP, entry};
+use crate::optim::state_dict::{OPTIMIZER, PIECES, Pieces, STEP, entry};
 use crate::optim::{Algorithm, Commit, Committed, Parameter, Shard, StateDict};
 
 impl<A: Algorithm> Commit for Fused<A> {
@@ -69,7 +69,8 @@ impl<A: Algorithm> Commit for Fused<A> {
         lines.push(format!("gradients have {:?}", self.setup.adjustment));
         if let Some(first) = self.setup.updated().next() {
             let kept = first.kept.iter();
-            let kept = kept.map(|held| format!("{:?} as {:?}", held.kept, held.form));
+            let kept =
+                kept.map(|held| format!("{} {:?} as {:?}", held.name, held.whole, held.form));
             lines.push(format!("state has {}", Vec::from_iter(kept).join(", ")));
         }
         let is_sharded = self.setup.shard.is_some();
@@ -136,6 +137,19 @@ impl<A: Algorithm> Commit for Fused<A> {
         true
     }
 
+    fn learning_rate(&self) -> Option<f64> {
+        Some(Self::learning_rate(self))
+    }
+
+    /// On CUDA `None`: [`progress`](Self::progress) waits for it.
+    fn gradient_norm(&self) -> Option<f64> {
+        let mut devices = self.setup.parameters.iter().map(|p| p.var.device());
+        match devices.all(Device::is_cpu) {
+            true => self.progress().ok()?.gradient_norm,
+            false => None,
+        }
+    }
+
     fn remedies(&self) -> Vec<Remedy> {
         self.ways_to_save()
     }
@@ -180,7 +194,7 @@ impl<A: Algorithm> Commit for Fused<A> {
                 let step = i64::try_from(step).unwrap_or(i64::MAX);
                 put(STEP, Tensor::new(step, &Device::Cpu)?);
                 for (held, tensor) in parameter.kept.iter().zip(tensors) {
-                    put(held.kept.name, tensor);
+                    put(held.name, tensor);
                 }
             }
             let (ranges, kept) = (parameter.ranges.iter(), parameter.kept.iter());
@@ -188,7 +202,7 @@ impl<A: Algorithm> Commit for Fused<A> {
                 elements: parameter.len,
                 ranges: ranges.map(|range| (range.start, range.end)).collect(),
                 shapes: kept
-                    .map(|held| (held.kept.name.to_owned(), held.kept.dims.clone()))
+                    .map(|held| (held.name.to_owned(), held.whole.clone()))
                     .collect(),
             };
             document.insert(&parameter.name, pieces);

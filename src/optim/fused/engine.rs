@@ -9,8 +9,8 @@ use super::managed::Managed;
 use super::setup::Setup;
 use crate::error::{OptimizerError, Phase, Result};
 use crate::optim::Committed;
-use crate::optim::entries::MASTER;
 use crate::optim::rule::Rule;
+use crate::optim::state_dict::MASTER;
 use crate::testing;
 
 /// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
@@ -143,7 +143,7 @@ pub fn kept_tensor(
             .pack(&tensor.to_device(&Device::Cpu)?)?
             .to_device(device),
         // Saved state may be without masters.
-        _ if held.kept.name == MASTER => {
+        _ if held.name == MASTER => {
             let values = parameter.values()?.reshape(held.dims())?;
             values.to_device(device)?.to_dtype(held.dtype())
         }

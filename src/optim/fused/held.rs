@@ -1,8 +1,31 @@
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::optim::Moments;
 use crate::optim::coded::{Code, Form, bytes_of};
-use crate::optim::rule::{Kept, Sign};
+use crate::optim::state_dict::MASTER;
+
+/// How an optimizer keeps its moments; for [`FusedBuilder::moments`](super::FusedBuilder::moments).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Moments {
+    /// In this type: `F32` or `BF16`, and `F64` for f64 parameters.
+    Float(DType),
+    /// In 8 bits: 1.016 bytes per element.
+    ///
+    /// After Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861): each block of 256 elements
+    /// has its largest element in f32, and a byte for each element in the dynamic tree code, with a sign for a first moment and
+    /// without for a second. Other than there, the sign of the largest element is kept with it, so that it is exact; moments are rounded
+    /// at random, because 8 bits cannot tell the change of a step apart; and no second moment becomes 0 that was not, because a division
+    /// by it would make a step of any size (in blocks whose largest element is at least 1e-30).
+    ///
+    /// Parameters with fewer than 4,096 elements keep f32, as in the paper; so norms and biases do.
+    EightBit,
+}
+
+impl From<DType> for Moments {
+    fn from(dtype: DType) -> Self {
+        Self::Float(dtype)
+    }
+}
 
 /// Parameters with fewer elements keep their moments in f32 where others keep 8 bits.
 const FEW: usize = 4096;
@@ -22,37 +45,55 @@ pub enum Halves {
 /// A tensor of state, and the form in which it is held.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Of the whole parameter.
-    pub kept: Kept,
+    /// Its name in saved state.
+    pub name: &'static str,
+    /// The code that a moment has in 8 bits; `None` for master weights.
+    code: Option<Code>,
+    /// The shape of the parameter.
+    pub whole: Vec<usize>,
     pub form: Form,
     /// The number of elements in one row that are held of it here; `None` if all are.
     pub part: Option<usize>,
 }
 
 impl Held {
-    pub fn plain(kept: Kept, dtype: DType) -> Self {
-        let form = Form::Plain(dtype);
+    /// The master weights of a parameter of this shape.
+    pub fn master(whole: &[usize], full: DType) -> Self {
         Self {
-            kept,
-            form,
+            name: MASTER,
+            code: None,
+            whole: whole.to_vec(),
+            form: Form::Plain(full),
             part: None,
         }
     }
 
-    /// `full` is the type that the rule computes in.
-    pub fn new(kept: Kept, moments: Moments, full: DType) -> Self {
-        let form = match (kept.moment, moments) {
+    /// A moment that a rule keeps. `full` is the type that the rule computes in.
+    pub fn moment(
+        (name, code): (&'static str, Code),
+        whole: &[usize],
+        moments: Moments,
+        full: DType,
+    ) -> Self {
+        let moment = Self {
+            name,
+            code: Some(code),
+            ..Self::master(whole, full)
+        };
+        moment.kept_as(moments, full)
+    }
+
+    /// The same kept so. Master weights and a few elements in place of 8 bits have the type `full`.
+    pub fn kept_as(&self, moments: Moments, full: DType) -> Self {
+        let is_large = self.whole.iter().product::<usize>() >= FEW;
+        let form = match (self.code, moments) {
             (Some(_), Moments::Float(dtype)) => Form::Plain(dtype),
-            (Some(sign), Moments::EightBit) if kept.elements() >= FEW => Form::Coded(match sign {
-                Sign::Either => Code::Signed,
-                Sign::Positive => Code::Unsigned,
-            }),
+            (Some(code), Moments::EightBit) if is_large => Form::Coded(code),
             _ => Form::Plain(full),
         };
         Self {
-            kept,
             form,
-            part: None,
+            ..self.clone()
         }
     }
 
@@ -76,7 +117,7 @@ impl Held {
     pub fn saved_dims(&self) -> Vec<usize> {
         match self.part {
             Some(elements) => vec![elements],
-            None => self.kept.dims.clone(),
+            None => self.whole.clone(),
         }
     }
 
@@ -112,7 +153,7 @@ impl Held {
         let bytes: Vec<u8> = held.to_vec1()?;
         let dims = self.saved_dims();
         let mut values = vec![0.; dims.iter().product()];
-        code.load(&bytes, 0, &mut values);
+        code.load(&bytes, &mut values);
         Tensor::from_vec(values, dims, &Device::Cpu)
     }
 }

@@ -4,8 +4,8 @@ use candle_core::{DType, Result as CandleResult, Storage, Tensor, Var};
 
 use super::held::{Halves, Held};
 use crate::error::{OptimizerError, ParameterError, Result};
-use crate::optim::entries::MASTER;
-use crate::optim::rule::{Kept, Rule};
+use crate::optim::rule::Rule;
+use crate::optim::state_dict::MASTER;
 use crate::optim::{Moments, Parameter};
 
 /// A parameter of an optimizer, and the elements of it whose state is kept here and which are updated here.
@@ -58,9 +58,9 @@ impl Managed {
             }
         };
         let moments = own.or(moments).unwrap_or(Moments::Float(full));
-        let kept = rule.state(var.dims()).into_iter();
-        let kept = kept.map(|kept| Held::new(kept, moments, full));
-        let master = Held::plain(Kept::new(MASTER, var.dims()), full);
+        let kept = rule.moments().iter();
+        let kept = kept.map(|moment| Held::moment(*moment, var.dims(), moments, full));
+        let master = Held::master(var.dims(), full);
         let has_master = halves == Halves::Masters && var.dtype() != full;
         let kept = kept.chain(has_master.then_some(master));
         let Some((start, end)) = var.layout().contiguous_offsets() else {
@@ -164,7 +164,7 @@ impl Managed {
     /// The tensors that the rule keeps for it: all but the master weights.
     pub fn by_rule(&self) -> &[Held] {
         match self.kept.as_slice() {
-            [by_rule @ .., master] if master.kept.name == MASTER => by_rule,
+            [by_rule @ .., master] if master.name == MASTER => by_rule,
             all => all,
         }
     }
@@ -179,7 +179,6 @@ impl Managed {
     pub fn movable_bytes(&self) -> u64 {
         match self.by_rule() {
             [] => 0,
-            moments if moments.iter().any(|held| held.kept.moment.is_none()) => 0,
             _ => self.kept.iter().map(Held::bytes).sum(),
         }
     }

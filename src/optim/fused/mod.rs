@@ -5,23 +5,20 @@ mod builder;
 mod commit;
 mod engine;
 mod held;
-mod host;
 mod managed;
 mod optimizer;
 mod pieces;
 mod reader;
-mod remedies;
 mod setup;
-mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
 #[cfg(feature = "cuda")]
 pub use engine::kept_tensor;
 pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
-pub use held::Halves;
 #[cfg(feature = "cuda")]
 pub use held::Held;
+pub use held::{Halves, Moments};
 pub use managed::Managed;
 pub use optimizer::Fused;
 pub use setup::Setup;

@@ -1,19 +1,20 @@
-use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
-use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor};
 use candle_nn::Optimizer;
 
 use super::adjustment::Progress;
 use super::engine::{Engine, Loaded};
+use super::held::Held;
 use super::managed::Managed;
 use super::setup::Setup;
-use crate::error::{OptimizerError, Result};
-use crate::optim::{Algorithm, Commit, GroupOptions, Parameter};
+use crate::error::{OptimizerError, Remedy, Result};
+use crate::optim::coded::Form;
+use crate::optim::{Algorithm, Commit, GroupOptions, Moments, Parameter};
 
 /// An optimizer that updates each parameter in one pass, all or none, without allocations. Aliases: [`AdamW`](crate::optim::AdamW),
-/// [`Adam`](crate::optim::Adam), [`Sgd`](crate::optim::Sgd), [`Lion`](crate::optim::Lion), [`Adafactor`](crate::optim::Adafactor).
+/// [`Adam`](crate::optim::Adam), [`Sgd`](crate::optim::Sgd) and [`Lion`](crate::optim::Lion).
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -90,11 +91,10 @@ impl<A: Algorithm> Fused<A> {
     pub fn set_params(&mut self, mut params: A) -> Result<()> {
         params.check()?;
         if !self.setup.keeps_state_of(&params) {
-            let kept = self.setup.parameters.iter().flat_map(Managed::by_rule);
-            let names: BTreeSet<_> = kept.map(|held| held.kept.name).collect();
-            let kept = match names.is_empty() {
-                true => "nothing".to_owned(),
-                false => Vec::from_iter(names).join(" and "),
+            let names = self.setup.rule.moments().iter().map(|(name, _)| *name);
+            let kept = match Vec::from_iter(names) {
+                none if none.is_empty() => "nothing".to_owned(),
+                names => names.join(" and "),
             };
             let optimizer = A::NAME;
             return Err(OptimizerError::Kept { optimizer, kept }.into());
@@ -170,5 +170,93 @@ impl<A: Algorithm> Optimizer for Fused<A> {
 
     fn set_learning_rate(&mut self, learning_rate: f64) {
         Self::set_learning_rate(self, learning_rate);
+    }
+}
+
+impl<A: Algorithm> Fused<A> {
+    /// Ways to make it use less memory.
+    pub(super) fn ways_to_save(&self) -> Vec<Remedy> {
+        // Bytes that are counted, not estimated.
+        let total = |bytes: fn(&Managed) -> u64| self.setup.updated().map(bytes).sum::<u64>();
+        let named = [
+            ("moments in bf16", self.saving(Moments::Float(DType::BF16))),
+            ("moments of 8 bits", self.saving(Moments::EightBit)),
+            (
+                "`stochastic_rounding()` in place of `master_weights()`",
+                self.rounding(),
+            ),
+            ("moments on the host", total(on_host)),
+            ("Sgd without momentum", total(by_rule)),
+        ];
+        let named = named.map(|(advice, saves)| (advice.to_owned(), saves));
+        let all = named.into_iter().chain(self.freezing());
+        all.filter(|(_, saves)| *saves > 0)
+            .map(|(advice, saves)| Remedy::new(advice, Some(saves)))
+            .collect()
+    }
+
+    /// What other moments would save. f64 ones cannot be kept in fewer bits, and a group's own stay.
+    fn saving(&self, moments: Moments) -> u64 {
+        let held = self.setup.updated();
+        let held = held.filter(|parameter| !parameter.on_host && !parameter.has_own_moments);
+        let held = held.flat_map(Managed::by_rule);
+        let held = held.filter(|held| held.form != Form::Plain(DType::F64));
+        let (now, then) = held.fold((0, 0), |(now, then), held| {
+            (
+                now + held.bytes(),
+                then + held.kept_as(moments, DType::F32).bytes(),
+            )
+        });
+        now.saturating_sub(then)
+    }
+
+    /// Master weights, unless f16 parameters need them.
+    fn rounding(&self) -> u64 {
+        let mut updated = self.setup.updated();
+        match updated.any(|parameter| parameter.var.dtype() == DType::F16) {
+            true => 0,
+            false => {
+                let on_device = self.setup.updated().filter(|p| !p.on_host);
+                on_device.map(Managed::master_bytes).sum()
+            }
+        }
+    }
+
+    /// Freezing a group or, if there is one group, the largest parameter.
+    fn freezing(&self) -> Vec<(String, u64)> {
+        let updated: Vec<_> = self.setup.updated().collect();
+        if self.setup.groups.len() > 1 {
+            let groups = (0..self.setup.groups.len()).map(|group| {
+                let parameters = updated.iter().filter(|p| p.group == group);
+                let saving = parameters.map(|p| frozen_saves(p)).sum();
+                (format!("group {group} not trained"), saving)
+            });
+            return groups.collect();
+        }
+        let largest = updated.iter().max_by_key(|parameter| parameter.len);
+        let largest = largest.filter(|_| updated.len() > 1);
+        let largest = largest.map(|p| (format!("`{}` not trained", p.name), frozen_saves(p)));
+        largest.into_iter().collect()
+    }
+}
+
+/// What is kept of a parameter's state, and its summed gradients, which are f32 for smaller types.
+fn frozen_saves(parameter: &Managed) -> u64 {
+    let gradients = parameter.len * parameter.var.dtype().size_in_bytes().max(4);
+    gradients as u64 + parameter.kept_bytes()
+}
+
+fn by_rule(parameter: &Managed) -> u64 {
+    match parameter.on_host {
+        true => 0,
+        false => parameter.by_rule().iter().map(Held::bytes).sum(),
+    }
+}
+
+/// Moments of CUDA parameters can move, with their master weights; see `FusedBuilder::moments_on_host`.
+fn on_host(parameter: &Managed) -> u64 {
+    match parameter.var.device().is_cuda() {
+        true => parameter.movable_bytes() - parameter.host_bytes(),
+        false => 0,
     }
 }

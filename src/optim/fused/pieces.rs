@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::host::move_moments;
 use super::managed::Managed;
-use super::setup::Setup;
+use super::setup::{Setup, move_moments};
 use crate::error::{OptimizerError, Result};
 use crate::optim::Shard;
 use crate::optim::coded::Form;
@@ -25,7 +24,7 @@ impl<R: Rule> Setup<R> {
                 _ => std::slice::from_ref(&all),
             };
             for range in ranges {
-                if let Some(reason) = reason_against::<R>(parameter, range) {
+                if let Some(reason) = reason_against(parameter, range) {
                     return Err(refused(parameter, range, reason));
                 }
             }
@@ -58,19 +57,13 @@ impl<R: Rule> Setup<R> {
 }
 
 /// Why these elements cannot be updated by themselves.
-fn reason_against<R: Rule>(parameter: &Managed, range: &Range<usize>) -> Option<String> {
+fn reason_against(parameter: &Managed, range: &Range<usize>) -> Option<String> {
     let (len, unit) = (parameter.len, Shard::ALIGNMENT);
     if range.end > len {
         return Some(format!("the parameter has {len} elements"));
     }
     if range.len() == len {
         return None;
-    }
-    if !R::IS_ELEMENTWISE {
-        let name = R::NAME;
-        return Some(format!(
-            "{name} needs whole parameters; use AdamW, Adam, Lion or Sgd"
-        ));
     }
     let is_coded = |form| matches!(form, Form::Coded(_));
     let is_cut = |end: usize| !end.is_multiple_of(unit) && end != len;

@@ -1,3 +1,5 @@
+use std::cmp::Reverse;
+
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
@@ -98,9 +100,96 @@ impl<R: Rule> Setup<R> {
 
     /// Whether the rule keeps the same tensors with these hyper-parameters.
     pub fn keeps_state_of(&self, rule: &R) -> bool {
-        self.parameters.iter().all(|parameter| {
-            let kept = parameter.by_rule().iter().map(|held| &held.kept);
-            kept.eq(rule.state(parameter.var.dims()).iter())
-        })
+        self.rule.moments() == rule.moments()
+    }
+}
+
+/// Moves at least this part of the bytes of each group's moments and master weights to host memory: whole parameters, the largest first,
+/// and none that is not needed for it. Groups are treated apart, because they are frozen and thawed apart.
+pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
+    let groups = parameters.iter().map(|parameter| parameter.group + 1).max();
+    for group in 0..groups.unwrap_or(0) {
+        let mut movable: Vec<_> = (parameters.iter_mut())
+            .filter(|parameter| parameter.group == group && parameter.movable_bytes() > 0)
+            .collect();
+        // The sort is stable, so equally large ones stay in the order in which they were given.
+        movable.sort_by_key(|parameter| Reverse(parameter.movable_bytes()));
+        let total: u64 = movable
+            .iter()
+            .map(|parameter| parameter.movable_bytes())
+            .sum();
+        let mut missing = total.min((total as f64 * fraction).ceil() as u64);
+        for parameter in &mut movable {
+            if let Some(rest) = missing.checked_sub(parameter.movable_bytes()) {
+                (parameter.on_host, missing) = (true, rest);
+            }
+        }
+        if missing == 0 {
+            continue;
+        }
+        // Each of the others is larger than what is missing.
+        if let Some(smallest) = movable
+            .iter_mut()
+            .rev()
+            .find(|parameter| !parameter.on_host)
+        {
+            smallest.on_host = true;
+            let mut surplus = smallest.movable_bytes() - missing;
+            for parameter in movable.iter_mut().filter(|parameter| parameter.on_host) {
+                if let Some(rest) = surplus.checked_sub(parameter.movable_bytes()) {
+                    (parameter.on_host, surplus) = (false, rest);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::optim::fused::Halves;
+    use crate::optim::rule::ParamsAdam;
+    use crate::optim::{Parameter, ParamsSgd, rule::Rule};
+
+    /// The parameters with these numbers of elements, all of group 0 but the last, whose moments move.
+    fn moved<R: Rule>(rule: &R, sizes: &[usize], fraction: f64) -> Vec<usize> {
+        let parameters = sizes.iter().enumerate().map(|(index, size)| {
+            let var = Var::zeros(*size, DType::F32, &Device::Cpu).unwrap();
+            let group = usize::from(index + 1 == sizes.len());
+            let named = Parameter::new(index.to_string(), var);
+            Managed::new(rule, named, group, (None, None), Halves::default()).unwrap()
+        });
+        let mut parameters: Vec<_> = parameters.collect();
+        move_moments(&mut parameters, fraction);
+        let on_host = parameters.iter().enumerate();
+        on_host
+            .filter(|(_, p)| p.on_host)
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    #[test]
+    fn the_largest_move_until_the_part_is_reached() {
+        let adam = ParamsAdam::default();
+        let sizes = [10, 40, 0, 30, 20, 7];
+        assert_eq!(moved(&adam, &sizes, 1.), [0, 1, 3, 4, 5]);
+        // 40 of 100, and the last group by itself: a parameter moves whole.
+        assert_eq!(moved(&adam, &sizes, 0.4), [1, 5]);
+        assert_eq!(moved(&adam, &sizes, 0.5), [0, 1, 5]);
+        // The smallest that is enough.
+        assert_eq!(moved(&adam, &sizes, 0.05), [0, 5]);
+        assert_eq!(moved(&adam, &sizes, 0.75), [0, 1, 3, 5]);
+        assert_eq!(moved(&adam, &[8, 8, 8, 0], 0.3), [2]);
+        assert_eq!(moved(&adam, &[8, 8, 8, 0], 0.34), [0, 2]);
+        // One that is enough by itself, not the small ones with it.
+        assert_eq!(moved(&adam, &[8, 50, 5, 0], 0.5), [1]);
+        assert_eq!(moved(&adam, &[0, 0], 1.), [0; 0]);
+    }
+
+    #[test]
+    fn what_is_no_moment_stays() {
+        assert_eq!(moved(&ParamsSgd::default(), &[10, 10], 1.), [0; 0]);
     }
 }

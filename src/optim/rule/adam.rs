@@ -1,7 +1,8 @@
 use candle_nn::ParamsAdamW;
 
-use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
-use crate::optim::cpu::{Elementwise, Real, Target};
+use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use crate::optim::coded::Code;
+use crate::optim::cpu::{Elementwise, Real};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,6 +31,8 @@ impl Default for ParamsAdam {
     }
 }
 
+const MOMENTS: &[(&str, Code)] = &[("exp_avg", Code::Signed), ("exp_avg_sq", Code::Unsigned)];
+
 impl Rule for ParamsAdam {
     const NAME: &'static str = "Adam";
     const KERNELS: &'static str = "adam";
@@ -39,16 +42,12 @@ impl Rule for ParamsAdam {
         eps: NOT_NEGATIVE
     );
 
-    fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        vec![
-            Kept::moment("exp_avg", dims, Sign::Either),
-            Kept::moment("exp_avg_sq", dims, Sign::Positive),
-        ]
+    fn moments(&self) -> &'static [(&'static str, Code)] {
+        MOMENTS
     }
 
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
-        let decay = [1., rates.weight_decay];
-        target.elementwise(&Step::new(self.numbers(), decay, rates, step));
+    fn step(&self, rates: Rates, step: u64) -> impl Elementwise {
+        Step::new(self.numbers(), [1., rates.weight_decay], rates, step)
     }
 }
 
@@ -61,13 +60,13 @@ impl Rule for ParamsAdamW {
         eps: NOT_NEGATIVE
     );
 
-    fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        ParamsAdam::default().state(dims)
+    fn moments(&self) -> &'static [(&'static str, Code)] {
+        MOMENTS
     }
 
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
-        let decay = [1. - rates.learning_rate * rates.weight_decay, 0.];
-        target.elementwise(&Step::new(self.numbers(), decay, rates, step));
+    fn step(&self, rates: Rates, step: u64) -> impl Elementwise {
+        let keep = 1. - rates.learning_rate * rates.weight_decay;
+        Step::new(self.numbers(), [keep, 0.], rates, step)
     }
 }
 

@@ -1,5 +1,6 @@
-use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
-use crate::optim::cpu::{Elementwise, Real, Target};
+use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use crate::optim::coded::Code;
+use crate::optim::cpu::{Elementwise, Real};
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,12 +34,12 @@ impl Rule for ParamsLion {
         lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta1: FRACTION, beta2: FRACTION
     );
 
-    fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        vec![Kept::moment("exp_avg", dims, Sign::Either)]
+    fn moments(&self) -> &'static [(&'static str, Code)] {
+        &[("exp_avg", Code::Signed)]
     }
 
-    fn apply<C: Real>(&self, rates: Rates, _: u64, target: Target<'_, C>) {
-        target.elementwise(&Step(*self, rates));
+    fn step(&self, rates: Rates, _: u64) -> impl Elementwise {
+        Step(*self, rates)
     }
 }
 

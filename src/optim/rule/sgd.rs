@@ -1,5 +1,6 @@
-use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
-use crate::optim::cpu::{Elementwise, Real, Target};
+use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use crate::optim::coded::Code;
+use crate::optim::cpu::{Elementwise, Real};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,17 +39,17 @@ impl Rule for ParamsSgd {
         dampening: NOT_NEGATIVE, nesterov: FLAG
     );
 
-    fn state(&self, dims: &[usize]) -> Vec<Kept> {
+    fn moments(&self) -> &'static [(&'static str, Code)] {
         match self.momentum {
-            0. => vec![],
-            _ => vec![Kept::moment("momentum_buffer", dims, Sign::Either)],
+            0. => &[],
+            _ => &[("momentum_buffer", Code::Signed)],
         }
     }
 
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
+    fn step(&self, rates: Rates, step: u64) -> impl Elementwise {
         let add = if step == 1 { 1. } else { 1. - self.dampening };
         let rule = *self;
-        target.elementwise(&Step { rule, rates, add });
+        Step { rule, rates, add }
     }
 }
 

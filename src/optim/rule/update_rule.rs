@@ -1,8 +1,8 @@
 use std::fmt::Debug;
 
-use super::hyper_parameter::HyperParameter;
-use crate::error::Result;
-use crate::optim::cpu::{Real, Target};
+use crate::error::{OptimizerError, Result};
+use crate::optim::coded::Code;
+use crate::optim::cpu::Elementwise;
 
 /// An update rule, and its hyper-parameters.
 pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
@@ -10,8 +10,6 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     const NAME: &'static str;
     /// The name of the file with its kernels.
     const KERNELS: &'static str;
-    /// Whether it treats each element by itself, so that its state has one number for each.
-    const IS_ELEMENTWISE: bool = true;
     /// Whether its update depends on how many there were. PyTorch saves no `step` for one that does not.
     const COUNTS_STEPS: bool = true;
 
@@ -32,16 +30,12 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
             .try_for_each(|(name, range, value)| range.check(Self::NAME, name, value.get()))
     }
 
-    /// Returns the tensors that it keeps for a parameter of these dimensions.
-    fn state(&self, dims: &[usize]) -> Vec<Kept>;
+    /// The moments that it keeps of each parameter, by their names in PyTorch, and their code where they
+    /// have 8 bits. Each has the parameter's shape; there are at most two.
+    fn moments(&self) -> &'static [(&'static str, Code)];
 
-    /// Returns how many matrices of a parameter of these dimensions have a factored second moment.
-    fn matrices(_: &[usize]) -> usize {
-        0
-    }
-
-    /// Updates a parameter for the `step`-th time, counted from 1.
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>);
+    /// The `step`-th update of a parameter, counted from 1.
+    fn step(&self, rates: Rates, step: u64) -> impl Elementwise;
 }
 
 /// Numbers that differ between groups of parameters.
@@ -51,40 +45,91 @@ pub struct Rates {
     pub weight_decay: f64,
 }
 
-/// A tensor of state.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
-    /// Its name in PyTorch.
-    pub name: &'static str,
-    pub dims: Vec<usize>,
-    /// For a moment, which may be kept in fewer bits: the signs that its elements can have.
-    pub moment: Option<Sign>,
+/// The values that a number may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    pub words: &'static str,
+    holds: fn(f64) -> bool,
 }
 
-/// The signs of a moment's elements.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sign {
-    Either,
-    Positive,
-}
+impl Range {
+    pub const NOT_NEGATIVE: Self = Self::new("finite and at least 0", |value| value >= 0.);
+    pub const POSITIVE: Self = Self::new("finite and above 0", |value| value > 0.);
+    pub const FRACTION: Self = Self::new("at least 0 and below 1", |v| (0. ..1.).contains(&v));
+    pub const PART: Self = Self::new("above 0 and at most 1", |v| v > 0. && v <= 1.);
+    pub const MULTIPLE: Self = Self::new("finite and at least 1", |value| value >= 1.);
+    /// A loss is multiplied in f32.
+    pub const SCALE: Self = Self::new("above 0 and in the range of f32", |value| {
+        value > 0. && (value as f32).is_normal()
+    });
+    pub const FLAG: Self = Self::new("0 or 1", |value| value == 0. || value == 1.);
 
-impl Kept {
-    /// State that keeps the type that the rule computes in.
-    pub fn new(name: &'static str, dims: &[usize]) -> Self {
-        let dims = dims.to_vec();
-        let moment = None;
-        Self { name, dims, moment }
+    const fn new(words: &'static str, holds: fn(f64) -> bool) -> Self {
+        Self { words, holds }
     }
 
-    pub fn moment(name: &'static str, dims: &[usize], sign: Sign) -> Self {
-        let moment = Some(sign);
-        Self {
-            moment,
-            ..Self::new(name, dims)
+    pub fn holds(self, value: f64) -> bool {
+        value.is_finite() && (self.holds)(value)
+    }
+
+    /// Checks a value, if there is one.
+    pub fn check(
+        self,
+        optimizer: &'static str,
+        name: &'static str,
+        value: impl Into<Option<f64>>,
+    ) -> Result<()> {
+        match value.into() {
+            Some(value) if !self.holds(value) => Err(OptimizerError::HyperParameter {
+                optimizer,
+                name,
+                value: value.to_string(),
+                allowed: self.words,
+            }
+            .into()),
+            _ => Ok(()),
         }
     }
+}
 
-    pub fn elements(&self) -> usize {
-        self.dims.iter().product()
+/// A hyper-parameter: its name, its range and its value.
+pub type HyperParameter<'a> = (&'static str, Range, &'a mut dyn Value);
+
+/// The value of a hyper-parameter as a number; a flag is 0 or 1.
+pub trait Value {
+    fn get(&self) -> f64;
+    fn set(&mut self, value: f64);
+}
+
+impl Value for f64 {
+    fn get(&self) -> f64 {
+        *self
+    }
+
+    fn set(&mut self, value: f64) {
+        *self = value;
     }
 }
+
+impl Value for bool {
+    fn get(&self) -> f64 {
+        f64::from(*self)
+    }
+
+    fn set(&mut self, value: f64) {
+        *self = value != 0.;
+    }
+}
+
+/// Lists the fields that are hyper-parameters, with their ranges: the method of [`Rule`], in the order of the kernels.
+macro_rules! hyper_parameters {
+    ($($field:ident: $range:ident),+) => {
+        fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+            let all: [HyperParameter<'_>; _] = [
+                $((stringify!($field), Range::$range, &mut self.$field)),+
+            ];
+            all.into_iter()
+        }
+    };
+}
+pub(super) use hyper_parameters;

@@ -3,8 +3,7 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Commit, Fused, FusedBuilder, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    Algorithm, Commit, Fused, FusedBuilder, Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};
@@ -126,49 +125,6 @@ fn sgd_has_the_bits_of_the_cpu() {
     }
 }
 
-/// To the last bits: only the power of the step is computed by another library.
-#[test]
-fn adafactor_is_as_on_the_cpu() {
-    let (_gpu, device) = device();
-    let params = ParamsAdafactor {
-        lr: 0.05,
-        weight_decay: 0.1,
-        ..Default::default()
-    };
-    for dtype in DTYPES {
-        let options = |builder: FusedBuilder<ParamsAdafactor>| builder.clip_norm(1.);
-        let (on_device, told) = run(&device, dtype, &params, &options, &nothing);
-        let (on_host, expected) = run(&Device::Cpu, dtype, &params, &options, &nothing);
-        assert_eq!(told, expected);
-        let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-6 };
-        for (a, b) in on_device.iter().flatten().zip(on_host.iter().flatten()) {
-            assert!(
-                (a - b).abs() <= tolerance * b.abs().max(1.),
-                "{dtype:?}: {a} {b}"
-            );
-        }
-    }
-}
-
-/// The same, rounded at random: at most to the other neighbour.
-#[test]
-fn adafactor_rounds_at_random_as_on_the_cpu() {
-    let (_gpu, device) = device();
-    let params = ParamsAdafactor {
-        lr: 0.05,
-        ..Default::default()
-    };
-    let options = |builder: FusedBuilder<ParamsAdafactor>| builder.stochastic_rounding();
-    let (on_device, _) = run(&device, DType::BF16, &params, &options, &nothing);
-    let (on_host, _) = run(&Device::Cpu, DType::BF16, &params, &options, &nothing);
-    let pairs = || on_device.iter().flatten().zip(on_host.iter().flatten());
-    for (a, b) in pairs() {
-        assert!((a - b).abs() <= 0.01 * b.abs().max(1e-3), "{a} {b}");
-    }
-    let others = pairs().filter(|(a, b)| a != b).count();
-    assert!(others * 1000 <= pairs().count(), "{others}");
-}
-
 /// Moments of 8 bits from nothing at all to the largest that a square leaves finite, in each block.
 #[test]
 fn gradients_of_all_sizes_have_the_bits_of_the_cpu() {
@@ -186,50 +142,6 @@ fn gradients_of_all_sizes_have_the_bits_of_the_cpu() {
     same(&device, DType::F32, ParamsAdamW::default(), options, spoil);
     let options = |builder: FusedBuilder<ParamsLion>| builder.moments(Moments::EightBit);
     same(&device, DType::F32, ParamsLion::default(), options, spoil);
-}
-
-/// Matrices beyond what one block does, stacks of them, and vectors of several chunks.
-#[test]
-fn adafactor_takes_large_ones() {
-    let (_gpu, device) = device();
-    let shapes: [&[usize]; 6] = [
-        &[70, 300],
-        &[9, 2, 3],
-        &[3, 40, 5],
-        &[130, 257],
-        &[2, 3, 67, 65],
-        &[40_000],
-    ];
-    let tensor = |shape: &[usize], phase: usize, device: &Device| {
-        let wave = wave(shape.iter().product(), phase, DType::F32).unwrap();
-        wave.reshape(shape).unwrap().to_device(device).unwrap()
-    };
-    let moved = |device: &Device| {
-        let vars = shapes.iter().enumerate();
-        let vars = vars.map(|(i, shape)| Var::from_tensor(&tensor(shape, i, device)).unwrap());
-        let vars: Vec<_> = vars.collect();
-        let params = ParamsAdafactor {
-            lr: 0.05,
-            weight_decay: 0.1,
-            ..Default::default()
-        };
-        let mut optimizer = Fused::builder(vars.clone()).params(params).build().unwrap();
-        for step in 0..3 {
-            let mut gradients = GradStore::default();
-            for (index, var) in vars.iter().enumerate() {
-                gradients.insert(var, tensor(var.dims(), 7 * step + index, device));
-            }
-            optimizer.commit(&gradients).unwrap();
-        }
-        let dict = optimizer.state().unwrap();
-        let state = dict.tensors.values().map(flat);
-        vars.iter().map(|var| flat(var)).chain(state).collect()
-    };
-    let (on_device, on_host): (Vec<_>, Vec<_>) = (moved(&device), moved(&Device::Cpu));
-    for (a, b) in on_device.iter().flatten().zip(on_host.iter().flatten()) {
-        assert!((a - b).abs() <= 1e-6 * f64::max(b.abs(), 1e-3), "{a} {b}");
-    }
-    assert_eq!(on_device.len(), on_host.len());
 }
 
 /// What is written to a parameter holds, and not the master from before.

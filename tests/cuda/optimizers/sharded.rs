@@ -6,8 +6,8 @@ mod ranks;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device};
 use candle_headroom::optim::{
-    Algorithm, Commit, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    Algorithm, Commit, FusedBuilder, LossScale, Moments, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
 };
 
 use super::device;
@@ -257,23 +257,4 @@ fn a_failure_changes_nothing() {
     }
     assert!(failures > 6, "{failures}");
     assert_ne!(first.bits(), before);
-}
-
-/// Whole parameters only.
-#[test]
-fn adafactor_owns_whole_parameters() {
-    let (_gpu, device) = device();
-    let whole = |i: usize| (i, 0..elements(SHAPES[i]));
-    let pieces = vec![
-        vec![whole(0), whole(3)],
-        vec![whole(1), whole(2), whole(4), whole(5)],
-    ];
-    let options = |b: FusedBuilder<ParamsAdafactor>| b.clip_norm(1.);
-    let params = ParamsAdafactor::default();
-    let mut ranks = Ranks::new(&device, &SHAPES, DType::F32, pieces, &params, &options);
-    ranks.run(0..3, &unspoiled);
-    assert_eq!(
-        contents(&ranks.merged()),
-        contents(&ranks.whole.optimizer.state().unwrap())
-    );
 }

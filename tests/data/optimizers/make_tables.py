@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import SGD, Adafactor, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 SHAPES = [(3, 5), (7,), (), (2, 3, 4)]
@@ -178,31 +178,20 @@ def make_sgd(parameters, lr, momentum, dampening, nesterov, weight_decay):
                weight_decay=weight_decay, foreach=False, fused=False)
 
 
-def make_adafactor(parameters, lr, beta2_decay, eps1, eps2, d, weight_decay):
-    optimizer = Adafactor(parameters, lr=lr, beta2_decay=beta2_decay, eps=(eps1, eps2), d=max(d, 1.0),
-                          weight_decay=weight_decay, foreach=False)
-    # The constructor refuses a threshold below 1; the step itself takes any.
-    optimizer.param_groups[0]["d"] = d
-    return optimizer
+MAKE = {"adamw": make_adam(AdamW), "adam": make_adam(Adam), "sgd": make_sgd, "lion": Lion}
 
-
-MAKE = {"adamw": make_adam(AdamW), "adam": make_adam(Adam), "sgd": make_sgd, "lion": Lion, "adafactor": make_adafactor}
-
-# PyTorch's defaults, and those of the paper for Lion. An eps1 of None is the dtype's machine epsilon.
+# PyTorch's defaults, and those of the paper for Lion.
 DEFAULTS = {
     "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
     "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
     "sgd": {"lr": 0.05, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0},
     "lion": {"lr": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
-    "adafactor": {"lr": 0.01, "beta2_decay": -0.8, "eps1": None, "eps2": 1e-3, "d": 1.0, "weight_decay": 0.0},
 }
 
 
-def hyper_parameters(optimizer, dtype, changes):
+def hyper_parameters(optimizer, changes):
     values = {**DEFAULTS[optimizer], **changes}
     assert values.keys() == DEFAULTS[optimizer].keys(), changes
-    if optimizer == "adafactor" and values["eps1"] is None:
-        values["eps1"] = torch.finfo(DTYPES[dtype]).eps
     return values
 
 
@@ -214,7 +203,7 @@ def case(name, data=None, groups=None, clip_norm=None, clip_value=None, **change
     optimizer_name = name.split(".")[0]
     parameters, gradients = data or random_case(name)
     for dtype in ("f64", "f32"):
-        values = hyper_parameters(optimizer_name, dtype, changes)
+        values = hyper_parameters(optimizer_name, changes)
         full = f"{name}.{dtype}"
         words = {"optimizer": optimizer_name, "dtype": dtype, "steps": len(gradients), "parameters": len(parameters),
                  **values}
@@ -266,32 +255,11 @@ def clip_cases(optimizer, **changes):
         case(f"{optimizer}.{name}", data=(parameters, gradients), **clip, **changes)
 
 
-def adafactor_cases():
-    # Parameter 1 starts below eps2, which then sets its step's size.
-    small = [1.0, 1e-4, 1.0, 1.0]
-
-    def small_case(name, missing=frozenset(), gradient_factors=(1.0,) * 4, **changes):
-        parameters, gradients = random_case(name)
-        gradients = [scaled(row, gradient_factors) for row in gradients]
-        case(name, data=(scaled(parameters, small), without(gradients, missing)), **changes)
-
-    small_case("adafactor.defaults")
-    small_case("adafactor.weight_decay", weight_decay=0.1)
-    small_case("adafactor.threshold_low", d=0.5, beta2_decay=-0.5)
-    small_case("adafactor.threshold_high", d=2.0, beta2_decay=-0.5)
-    # Gradients so small that both uses of eps1 matter: on the mean of row_var, and squared on the estimate.
-    small_case("adafactor.eps", gradient_factors=(1.0, 1e-8, 1.0, 1e-6), eps1=1e-6, eps2=1e-2)
-    small_case("adafactor.large_lr", lr=1.0)
-    small_case("adafactor.missing", missing=MISSING)
-    # Fewer steps than elsewhere, for the file's size.
-    case("adafactor.large", data=random_case("adafactor.large", [(40, 24), (24,), (4, 8, 16)], steps=4))
-
-
 def loss_scale_case(optimizer_name, **changes):
     """A GradScaler around the optimizer, with gradients that overflow in steps 2, 3 and 8."""
     name = f"{optimizer_name}.loss_scale"
     full, steps = f"{name}.f32", 12
-    values = hyper_parameters(optimizer_name, "f32", changes)
+    values = hyper_parameters(optimizer_name, changes)
     scaler_values = {"init_scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 3}
     parameters, gradients = random_case(name, steps=steps)
     gradients[1][0][1, 2] = math.inf
@@ -333,7 +301,7 @@ def half_case(kind, dtype, seed_word):
     parameters, so what a step's rounding takes away is lost. The seed word picks numbers that round clearly.
     """
     full, half = f"adamw.{kind}.{dtype}", DTYPES[dtype]
-    values = hyper_parameters("adamw", dtype, {"lr": 3e-3, "weight_decay": 0.1})
+    values = hyper_parameters("adamw", {"lr": 3e-3, "weight_decay": 0.1})
     parameters, gradients = random_case(f"{full} {seed_word}")
     describe(full, optimizer="adamw", dtype=dtype, steps=len(gradients), parameters=len(parameters), **values)
 
@@ -416,8 +384,6 @@ def main():
 
     case("lion.defaults")
     case("lion.strong", lr=0.01, beta1=0.95, beta2=0.98, weight_decay=0.5)
-
-    adafactor_cases()
 
     clip_cases("adamw")
     clip_cases("sgd", momentum=0.9)

@@ -11,8 +11,8 @@ use crate::support::{self, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Adafactor, Algorithm, Commit, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor,
-    ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
+    Algorithm, Commit, Committed, Fused, Group, Lion, LossScale, ParamsAdamW, ParamsLion,
+    ParamsSgd, StateDict,
 };
 use candle_headroom::{AdamW, Error, LearningRate, Sgd};
 
@@ -130,14 +130,6 @@ fn a_run_goes_on_as_if_it_had_never_stopped() {
         resumes(
             ParamsLion {
                 lr,
-                ..Default::default()
-            },
-            dtype,
-        );
-        resumes(
-            ParamsAdafactor {
-                lr,
-                eps1: 1e-5,
                 ..Default::default()
             },
             dtype,
@@ -333,19 +325,6 @@ fn masters_that_are_missing_start_from_the_parameters() {
     };
     assert_eq!(error.missing, ["layer.0.exp_avg_sq"]);
     assert_eq!(error.unfit.len(), 1, "{error}");
-}
-
-/// Adafactor keeps a row and a column of a matrix.
-#[test]
-fn what_adafactor_keeps_is_small() {
-    let parameters = vec![("w", Var::zeros((64, 48), DType::F32, &Device::Cpu).unwrap())];
-    let optimizer = Adafactor::builder(parameters)
-        .params(ParamsAdafactor::default())
-        .build()
-        .unwrap();
-    let dict = optimizer.state().unwrap();
-    assert_eq!(dict.tensors["w.row_var"].dims(), [64, 1]);
-    assert_eq!(dict.tensors["w.col_var"].dims(), [1, 48]);
 }
 
 #[test]

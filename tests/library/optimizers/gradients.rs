@@ -20,13 +20,37 @@ macro_rules! rates {
     )+};
 }
 
-rates!(
-    ParamsAdafactor,
-    ParamsAdam,
-    ParamsAdamW,
-    ParamsLion,
-    ParamsSgd
-);
+rates!(ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd);
+
+#[test]
+fn groups_are_split_by_patterns_of_names() {
+    let names = [
+        "embed.weight",
+        "block.0.norm.weight",
+        "block.0.bias",
+        "head",
+    ];
+    let vars = make_vars(&[&[2][..]; 4], DType::F32);
+    let group = || Group::from(Vec::from_iter(names.into_iter().zip(vars.clone())));
+    let split = |patterns: &[&str]| {
+        let (first, second) = group().matching(patterns.iter().copied()).unwrap();
+        [first, second].map(|group| {
+            let optimizer = Sgd::builder(group).build().unwrap();
+            let named = optimizer.parameters().iter().map(|p| p.name.clone());
+            Vec::from_iter(named)
+        })
+    };
+    assert_eq!(
+        split(&["*bias", "*.norm.*"]),
+        [&names[1..3], &[names[0], names[3]]]
+    );
+    assert_eq!(split(&["head"]), [&names[3..], &names[..3]]);
+    let error = group().matching(["*bias", "blok.*"]).unwrap_err();
+    let Error::Parameter(error) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(*error, ParameterError::NoMatch("blok.*".to_owned()));
+}
 
 /// Each group against an optimizer of its own, with the rates spelt out.
 fn check_groups<A: Rates>(params: A) {

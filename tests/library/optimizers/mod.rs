@@ -21,7 +21,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::{OptimizerError, ParameterError, Phase};
 use candle_headroom::optim::{
     Adam, Algorithm, Commit, Committed, Fused, FusedBuilder, Group, GroupOptions, LossScale,
-    Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress,
+    Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress,
 };
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdamW, Error, Sgd};
@@ -36,7 +36,6 @@ macro_rules! for_each_algorithm {
         for_each_algorithm!(@one $params, $body, sgd(0.));
         for_each_algorithm!(@one $params, $body, sgd(0.9));
         for_each_algorithm!(@one $params, $body, lion());
-        for_each_algorithm!(@one $params, $body, adafactor());
     }};
     (@one $params:ident, $body:expr, $value:expr) => {{
         let $params = $value;
@@ -75,13 +74,6 @@ fn lion() -> ParamsLion {
     ParamsLion {
         lr: 0.01,
         weight_decay: 0.3,
-        ..Default::default()
-    }
-}
-
-fn adafactor() -> ParamsAdafactor {
-    ParamsAdafactor {
-        weight_decay: 0.1,
         ..Default::default()
     }
 }

@@ -44,8 +44,6 @@ fn hyper_parameters_out_of_range_are_refused_and_named() {
         weight_decay: -0.1, nan, inf;);
     refuse!(lion(); lr: -0.1, nan, inf; beta1: 1., -0.1, nan; beta2: 1., 2., nan;
         weight_decay: -0.1, nan, inf;);
-    refuse!(adafactor(); lr: -0.1, nan, inf; beta2_decay: 0.1, nan, -inf; eps1: -1., nan, inf;
-        eps2: -1., nan, inf; clip_threshold: 0., -1., nan, inf; weight_decay: -0.1, nan, inf;);
 }
 
 #[test]

@@ -15,7 +15,6 @@ const BLOCK: u64 = 256;
 pub enum Optimizer {
     Adamw,
     Lion,
-    Adafactor,
     /// Without momentum
     Sgd,
 }
@@ -122,11 +121,10 @@ impl Training {
             ),
             None => ("parameters", 0),
         };
-        let moments = match (self.optimizer, self.moments) {
-            (Optimizer::Adafactor, _) => "optimizer state, f32",
-            (_, Moments::F32) => "moments, f32",
-            (_, Moments::Bf16) => "moments, bf16",
-            (_, Moments::EightBit) => "moments, 8 bits",
+        let moments = match self.moments {
+            Moments::F32 => "moments, f32",
+            Moments::Bf16 => "moments, bf16",
+            Moments::EightBit => "moments, 8 bits",
         };
         let held = [
             (parameters, model),
@@ -153,14 +151,10 @@ impl Training {
             Moments::EightBit if count >= FEW => count.saturating_add(4 * count.div_ceil(BLOCK)),
             _ => times(4),
         };
-        match (self.optimizer, shape) {
-            (Optimizer::Adamw, _) => moment.saturating_mul(2),
-            (Optimizer::Lion, _) => moment,
-            (Optimizer::Sgd, _) => 0,
-            (Optimizer::Adafactor, [.., rows, columns]) if count > 0 => (count / columns)
-                .saturating_add(count / rows)
-                .saturating_mul(4),
-            (Optimizer::Adafactor, _) => times(4),
+        match self.optimizer {
+            Optimizer::Adamw => moment.saturating_mul(2),
+            Optimizer::Lion => moment,
+            Optimizer::Sgd => 0,
         }
     }
 }

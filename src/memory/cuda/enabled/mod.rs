@@ -1,12 +1,8 @@
-mod current;
 mod memory;
-mod open;
-mod page_locked;
 mod pool;
 mod pools;
 mod work;
 
-pub(super) use open::open;
-pub(crate) use page_locked::{PageLocked, while_dropping};
-pub(crate) use work::drain;
+pub(super) use memory::open;
+pub(crate) use work::{PageLocked, drain, while_dropping};
 pub(super) use work::{synchronize, trim};

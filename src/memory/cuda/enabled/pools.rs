@@ -3,8 +3,7 @@ use std::sync::Arc;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 
-use super::current;
-use super::pool::{Pool, free_and_total};
+use super::pool::{Pool, free_and_total, leave, take};
 use crate::error::{MemoryError, Result};
 use crate::memory::limit::Growth;
 
@@ -135,7 +134,7 @@ impl Pools {
 
 impl Drop for Pools {
     fn drop(&mut self) {
-        current::leave(&self.current);
+        leave(&self.current);
     }
 }
 
@@ -157,7 +156,7 @@ fn take_over(
         let (free, _) = free_and_total(context).w()?;
         return Err(MemoryError::Preallocate { bytes, free }.into());
     }
-    current::take(&pool, growth == Growth::Preallocate).w()?;
+    take(&pool, growth == Growth::Preallocate).w()?;
     Ok(pool)
 }
 

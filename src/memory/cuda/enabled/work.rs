@@ -1,11 +1,18 @@
-//! Waits for a GPU's work, and makes the GPU ready for another attempt after memory ran out.
+//! Waits for a GPU's work, makes the GPU ready for another attempt after memory ran out, and takes page-locked host memory for it.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 use candle_core::Device;
+use candle_core::cuda_backend::cudarc::driver::result::{free_host, malloc_host};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUresult,
+};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
 use candle_core::cuda_backend::{CudaError, WrapErr};
 
-use super::current;
-use crate::error::{Error, Result};
+use super::pool::trim_current;
+use crate::error::{Error, Resource, Result};
 
 /// The class of an error of the driver.
 pub(super) fn classified(error: DriverError) -> Error {
@@ -35,7 +42,7 @@ pub(crate) fn trim(device: &Device) -> Result<()> {
     if let Device::Cuda(cuda) = device {
         let stream = cuda.cuda_stream();
         if stream.context().has_async_alloc() {
-            current::trim(stream.context()).w()?;
+            trim_current(stream.context()).w()?;
         }
     }
     Ok(())
@@ -59,4 +66,106 @@ fn note_stored(error: DriverError) -> Result<()> {
         error => tracing::warn!(%error, "an error from freeing device memory earlier"),
     }
     Ok(())
+}
+
+/// Page-locked host memory, mapped for the device. It is freed on drop at once: whoever owns it waits before for work that uses it.
+#[derive(Debug)]
+pub(crate) struct PageLocked {
+    start: NonNull<u8>,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: it owns its memory, as a `Box<[u8]>` does. The driver's calls on it may come from any thread.
+unsafe impl Send for PageLocked {}
+// SAFETY: a shared reference gives access to the memory only in functions whose callers promise that nobody writes to it.
+unsafe impl Sync for PageLocked {}
+
+impl PageLocked {
+    /// Zeroed memory; `bytes` is not 0.
+    pub(crate) fn zeros(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        context.bind_to_thread().w()?;
+        // Not write-combined, which the host would read very slowly.
+        let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: a context is current. The memory is not read before it is written, below.
+        let start = unsafe { malloc_host(bytes, flags) };
+        let start = start.and_then(|start| {
+            let start = NonNull::new(start.cast::<u8>());
+            start.ok_or(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE))
+        });
+        let start = start.map_err(|error| refused(error, bytes))?;
+        // SAFETY: the driver has allocated that many bytes, and nobody else has their address yet.
+        unsafe { start.as_ptr().write_bytes(0, bytes) };
+        Ok(Self {
+            start,
+            bytes,
+            context: Arc::clone(context),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// Until the result is dropped, nobody writes to them, the device included.
+    pub(crate) unsafe fn read(&self) -> &[u8] {
+        // SAFETY: all bytes are initialized and belong to `self`; the caller keeps writers out.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// No unfinished work on the device uses them.
+    pub(crate) unsafe fn write(&mut self) -> &mut [u8] {
+        // SAFETY: all bytes are initialized and belong to `self`, which is borrowed mutably; the caller keeps the device out.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        while_dropping(&self.context, || {
+            // SAFETY: the driver has allocated the memory, and its owner has waited for work that uses it.
+            unsafe { free_host(self.start.as_ptr().cast()) }
+        });
+    }
+}
+
+/// Does a part of a drop with the context bound to this thread. An error is stored in the context, as cudarc's own drops do.
+pub(crate) fn while_dropping(
+    context: &CudaContext,
+    work: impl FnOnce() -> Result<(), DriverError>,
+) {
+    // An error that an earlier drop has left keeps the context from being bound the first time. It is kept for the next caller.
+    let earlier = context.bind_to_thread();
+    if earlier.is_err() {
+        context.record_err(context.bind_to_thread());
+    }
+    context.record_err(work());
+    context.record_err(earlier);
+}
+
+/// The driver's one code for exhausted memory does not say which.
+fn refused(error: DriverError, bytes: usize) -> Error {
+    match classified(error) {
+        Error::ResourceExhausted(mut exhausted) => {
+            exhausted.resource = Resource::PinnedMemory;
+            exhausted.bytes.requested = Some(bytes as u64);
+            Error::ResourceExhausted(exhausted)
+        }
+        error => error,
+    }
 }

@@ -4,8 +4,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_headroom::AdamW;
 use candle_headroom::optim::{
-    Algorithm, Commit, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    Algorithm, Commit, FusedBuilder, LossScale, Moments, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
 };
 
 use super::super::bits::{nothing, run};
@@ -110,12 +110,6 @@ fn nor_do_lion_s_and_sgd_s() {
     });
     // Nothing to move.
     each_option(ParamsSgd::default());
-    same_on_the_host(
-        &ParamsAdafactor::default(),
-        DType::F32,
-        |builder| builder,
-        nothing,
-    );
 }
 
 /// Moments of 8 bits move as they are: the same bits, saved alike.

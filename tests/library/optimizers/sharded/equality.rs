@@ -152,31 +152,6 @@ fn large_and_empty_ones() {
     }
 }
 
-/// State that is not one number for each element: a rank owns a whole parameter or nothing of it.
-#[test]
-fn adafactor_takes_whole_parameters() {
-    let whole = |index: usize| (index, 0..ranks::elements(SHAPES[index]));
-    let pieces = vec![
-        vec![whole(0), whole(3)],
-        vec![],
-        vec![whole(1), whole(2), whole(4), whole(5)],
-    ];
-    let options = |builder: FusedBuilder<ParamsAdafactor>| builder.clip_norm(1.);
-    let mut ranks = Ranks::new(
-        &Device::Cpu,
-        &SHAPES,
-        DType::F32,
-        pieces,
-        &adafactor(),
-        &options,
-    );
-    ranks.run(0..20, &unspoiled);
-    assert_eq!(
-        contents(&ranks.merged()),
-        contents(&ranks.whole.optimizer.state().unwrap())
-    );
-}
-
 /// A rank's bytes are its part of the whole's, and the sum of all is the whole's.
 #[test]
 fn a_rank_keeps_its_part_of_the_bytes() {

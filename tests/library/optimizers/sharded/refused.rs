@@ -44,16 +44,6 @@ fn pieces_that_cannot_be_updated_by_themselves() {
         let text = refusal(coded(), &vars, start, end);
         assert!(text.contains("multiples of 256"), "{text}");
     }
-    let text = refusal(
-        Fused::<ParamsAdafactor>::builder(vars.clone()),
-        &vars,
-        0,
-        2048,
-    );
-    assert!(
-        text.contains("Adafactor") && text.contains("AdamW"),
-        "{text}"
-    );
     // Blocks that are whole, and one that the parameter's end cuts.
     let mut optimizer = coded().build().unwrap();
     let mut shard = Shard::of(optimizer.parameters());
