@@ -1,14 +1,16 @@
-//! Files of lines.
+//! Files of text: of lines, and as a whole.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::error::{self, OutputError};
 use crate::files;
+use crate::replace::replace;
 
 /// The first line of a text, at most 1 KiB of it.
 pub(crate) fn first_line(text: &str) -> &str {
@@ -31,6 +33,18 @@ pub(crate) fn public_line(text: &str) -> Cow<'_, str> {
         Ok(secrets) => secrets.replace_all(first_line(text), "$kept$scheme$place"),
         Err(_) => Cow::Borrowed("<withheld>"),
     }
+}
+
+/// Replaces a file as a whole. Devices and pipes are written to in place.
+pub(crate) fn save(path: &Path, text: &str) -> error::Result<()> {
+    let saved = match path.metadata() {
+        Ok(there) if !there.is_file() => {
+            let file = File::options().write(true).open(path);
+            file.and_then(|mut file| file.write_all(text.as_bytes()))
+        }
+        _ => replace(path, |file| file.write_all(text.as_bytes())),
+    };
+    Ok(saved.map_err(|error| OutputError::at(path, &error))?)
 }
 
 /// A file of lines with one writer. Each line is written by one call. The kernel can end that call early when the process is killed,

@@ -9,8 +9,8 @@ use super::plan::Plan;
 use super::policy::Completed;
 use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 
-/// Receives the [`TrainingEvent`]s of a trainer or processor. [`Timeline`](crate::Timeline) and
-/// [`IncidentLog`](crate::incident::IncidentLog) are observers.
+/// Receives the [`TrainingEvent`]s of a trainer or processor: the one stream that [`Timeline`](crate::Timeline),
+/// [`IncidentLog`](crate::incident::IncidentLog) and [`Monitor`](crate::Monitor) read.
 ///
 /// It is called on the training thread, so its time is added to the step: return quickly, and neither block nor panic.
 ///

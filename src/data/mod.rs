@@ -10,7 +10,6 @@ mod order;
 mod sources;
 mod stage;
 mod tensors;
-mod waits;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +22,6 @@ pub use loaded::Loaded;
 pub use loader::{Continued, Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use sources::*;
 pub use tensors::Tensors;
-pub(crate) use waits::waited;
 
 /// Runs the user's code; a panic comes back as its message.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use parking_lot::Mutex;
 
-use super::record::{Incident, IncidentKind};
+use super::{Incident, IncidentKind};
 use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::monitor::{Monitor, Samples};

@@ -6,7 +6,7 @@ use std::{fmt, fs, io};
 
 use bytesize::ByteSize;
 
-use super::record::{Incident, IncidentKind};
+use super::{Incident, IncidentKind};
 use crate::error::{Cause, OutputError, Phase, Result};
 use crate::monitor::unix_milliseconds;
 

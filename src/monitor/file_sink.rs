@@ -3,7 +3,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::output::Sink;
@@ -39,13 +38,8 @@ use crate::output::LineFile;
 pub struct FileSink {
     options: FileSinkBuilder,
     file: LineFile,
-}
-
-/// How a sample becomes a line. The line's buffer is kept, so that a sample allocates nothing.
-#[derive(Debug)]
-enum Format {
-    Csv(Box<csv::Writer<LastLine>>),
-    JsonLines(Vec<u8>),
+    /// Kept, so that a sample allocates nothing.
+    line: Vec<u8>,
 }
 
 /// Options of a [`FileSink`]; from [`FileSink::csv`] or [`FileSink::json_lines`].
@@ -53,35 +47,25 @@ enum Format {
 #[must_use = "call `open()`"]
 pub struct FileSinkBuilder {
     path: PathBuf,
-    header: String,
     rotate_at: Option<u64>,
-    format: Format,
-    has_rank: bool,
+    is_csv: bool,
 }
 
 impl FileSink {
-    /// A file of comma-separated values.
+    /// A file of comma-separated values. The last column is the rank, empty outside of a [group](super::MonitorBuilder::group).
     pub fn csv(path: impl Into<PathBuf>) -> FileSinkBuilder {
-        let mut writer = csv::WriterBuilder::new();
-        let writer = writer.has_headers(false).from_writer(LastLine::default());
-        let names = NAMES.join(",");
         FileSinkBuilder {
             path: path.into(),
-            header: format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names}\n"),
             rotate_at: None,
-            format: Format::Csv(Box::new(writer)),
-            has_rank: false,
+            is_csv: true,
         }
     }
 
     /// A file of JSON objects.
     pub fn json_lines(path: impl Into<PathBuf>) -> FileSinkBuilder {
         FileSinkBuilder {
-            path: path.into(),
-            header: String::new(),
-            rotate_at: None,
-            format: Format::JsonLines(Vec::with_capacity(1024)),
-            has_rank: false,
+            is_csv: false,
+            ..Self::csv(path)
         }
     }
 }
@@ -93,114 +77,96 @@ impl FileSinkBuilder {
         self
     }
 
-    /// Adds a last column `rank` to a file of comma-separated values, for the files of several ranks to be put together. JSON objects have it
-    /// wherever the monitor knows its [group](super::MonitorBuilder::group).
-    pub fn rank_column(mut self) -> Self {
-        if !self.header.is_empty() && !self.has_rank {
-            self.header.truncate(self.header.trim_end().len());
-            self.header.push_str(",rank\n");
-        }
-        self.has_rank = true;
-        self
-    }
-
     /// Opens or creates the file.
     ///
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<FileSink> {
-        let file = LineFile::open(&self.path, self.header.clone(), self.rotate_at)
-            .map_err(|error| OutputError::at(&self.path, &error))?;
-        let options = self;
-        Ok(FileSink { options, file })
+        let names = NAMES.join(",");
+        let header = match self.is_csv {
+            true => format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names},{LAST}\n"),
+            false => String::new(),
+        };
+        let file = LineFile::open(&self.path, header, self.rotate_at);
+        Ok(FileSink {
+            file: file.map_err(|error| OutputError::at(&self.path, &error))?,
+            line: Vec::with_capacity(1024),
+            options: self,
+        })
     }
 }
 
 impl Sink for FileSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        let FileSinkBuilder {
-            path,
-            format,
-            has_rank,
-            ..
-        } = &mut self.options;
-        let line: &[u8] = match format {
-            Format::Csv(writer) => {
-                let columns = Columns::All {
-                    has_rank: *has_rank,
-                };
-                writer.serialize(SampleLine(source, sample, columns))?;
-                writer.flush()?;
-                &writer.get_ref().0
+        let Self {
+            options,
+            file,
+            line,
+        } = self;
+        line.clear();
+        let columns = columns(source, sample);
+        if options.is_csv {
+            for (name, value) in columns {
+                if let Some(value) = value {
+                    value.write_csv(line)?;
+                }
+                line.push(if name == LAST { b'\n' } else { b',' });
             }
-            Format::JsonLines(line) => {
-                line.clear();
-                serde_json::to_writer(&mut *line, &SampleLine(source, sample, Columns::Known))?;
-                line.push(b'\n');
-                line
-            }
-        };
-        let written = self.file.append(line);
-        written.map_err(|error| io::Error::new(error.kind(), OutputError::at(path, &error)))
+        } else {
+            let known = columns.filter_map(|(name, value)| Some((name, value?)));
+            serde_json::Serializer::new(&mut *line).collect_map(known)?;
+            line.push(b'\n');
+        }
+        let written = file.append(line);
+        written
+            .map_err(|error| io::Error::new(error.kind(), OutputError::at(&options.path, &error)))
     }
 }
 
-/// Keeps what a `csv::Writer` flushed last.
-#[derive(Debug, Default)]
-struct LastLine(Vec<u8>);
-
-impl Write for LastLine {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.clear();
-        self.0.extend_from_slice(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// A value of a line.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Value<'a> {
+    Number(u64),
+    Text(&'a str),
 }
 
-/// Which values are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Columns {
-    Known,
-    All { has_rank: bool },
-}
-
-/// A sample as a line of a file. Serializing allocates nothing.
-struct SampleLine<'a>(&'a Source, &'a Sample, Columns);
-
-impl Serialize for SampleLine<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(source, sample, columns) = self;
-        let keeps_unknown = *columns != Columns::Known;
-        let has_rank = match columns {
-            Columns::Known => source.rank.is_some(),
-            Columns::All { has_rank } => *has_rank,
-        };
-        let mut line = serializer.serialize_struct("SampleLine", 8 + NAMES.len())?;
-        line.serialize_field("taken_unix_ms", &unix_milliseconds(sample.taken))?;
-        line.serialize_field("source", &source.name)?;
-        line.serialize_field("index", &sample.source)?;
-        if keeps_unknown || source.uuid.is_some() {
-            line.serialize_field("uuid", &source.uuid)?;
-        }
-        if keeps_unknown || source.cuda.is_some() {
-            line.serialize_field("cuda", &source.cuda)?;
-        }
-        line.serialize_field("health", &sample.health)?;
-        line.serialize_field("took_us", &(sample.took.as_micros() as u64))?;
-        for (name, value) in NAMES.into_iter().zip(sample.values()) {
-            if keeps_unknown || value.is_some() {
-                line.serialize_field(name, &value)?;
+impl Value<'_> {
+    fn write_csv(&self, line: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Number(number) => write!(line, "{number}"),
+            Self::Text(text) if text.contains([',', '"', '\r', '\n']) => {
+                write!(line, "\"{}\"", text.replace('"', "\"\""))
             }
+            Self::Text(text) => line.write_all(text.as_bytes()),
         }
-        if has_rank {
-            line.serialize_field("rank", &source.rank)?;
-        }
-        line.end()
     }
+}
+
+/// The name of the last column.
+const LAST: &str = "rank";
+
+/// The columns of a sample, of which unknown values are `None`.
+fn columns<'a>(
+    source: &'a Source,
+    sample: &'a Sample,
+) -> impl Iterator<Item = (&'static str, Option<Value<'a>>)> {
+    let index = |index: usize| Value::Number(index as u64);
+    let taken = unix_milliseconds(sample.taken);
+    let took = sample.took.as_micros() as u64;
+    let first = [
+        ("taken_unix_ms", Some(Value::Number(taken))),
+        ("source", Some(Value::Text(&source.name))),
+        ("index", Some(index(sample.source))),
+        ("uuid", source.uuid.as_deref().map(Value::Text)),
+        ("cuda", source.cuda.map(index)),
+        ("health", Some(Value::Text(sample.health.id()))),
+        ("took_us", Some(Value::Number(took))),
+    ];
+    let values = NAMES.into_iter().zip(sample.values());
+    let values = values.map(|(name, value)| (name, value.map(Value::Number)));
+    let last = [(LAST, source.rank.map(index))];
+    first.into_iter().chain(values).chain(last)
 }
 
 /// A sample that was read back from a line of JSON.
@@ -240,11 +206,19 @@ pub struct SampleRecord {
 }
 
 impl SampleRecord {
-    pub(super) fn of(source: &Source, sample: &Sample) -> serde_json::Result<Self> {
-        serde_json::from_value(serde_json::to_value(SampleLine(
-            source,
-            sample,
-            Columns::Known,
-        ))?)
+    pub(super) fn of(source: &Source, sample: &Sample) -> Self {
+        let values = NAMES.into_iter().zip(sample.values());
+        let known = values.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Self {
+            taken_unix_ms: unix_milliseconds(sample.taken),
+            source: source.name.clone(),
+            index: sample.source,
+            uuid: source.uuid.clone(),
+            cuda: source.cuda,
+            rank: source.rank,
+            health: sample.health,
+            took_us: sample.took.as_micros() as u64,
+            values: known.collect(),
+        }
     }
 }

@@ -1,25 +1,289 @@
 //! Samples of the GPUs and of the host, taken by a thread of their own while a program works.
 
 mod file_sink;
-#[cfg(feature = "metrics")]
-mod gauges;
 mod gpu;
-mod handle;
-mod host;
+#[cfg(feature = "metrics")]
+mod metrics_sink;
 mod output;
 mod sample;
-mod samples;
 mod source;
 mod threshold;
 mod worker;
 
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 pub use file_sink::{FileSink, FileSinkBuilder, SampleRecord};
 #[cfg(feature = "metrics")]
-pub use gauges::MetricsSink;
-pub use handle::{Monitor, MonitorBuilder, Subscription};
+pub use metrics_sink::MetricsSink;
 pub use output::Sink;
 pub(crate) use sample::unix_milliseconds;
 pub use sample::{Health, HeldDown, Sample};
-pub(crate) use samples::Samples;
 pub use source::Source;
 pub use threshold::{Crossing, Threshold};
+pub(crate) use worker::Samples;
+
+use crate::batch::{EventKind, Observer, TrainingEvent};
+use crate::distributed::Group;
+use crate::environment::nvml::{Library, NAMES, within};
+use crate::error::{MonitorError, Result};
+use output::Output;
+use source::Waited;
+use worker::Worker;
+
+/// How long the driver may take to list the GPUs, which wakes those that sleep.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Samples the GPUs and the host from a thread of its own, which ends when this value is dropped.
+///
+/// The monitor asks GPUs through NVML, the library behind `nvidia-smi`, and reads host memory from `/proc`. NVML is loaded at run
+/// time, so the monitor needs neither the feature `cuda` nor a GPU. A field that a GPU or its driver does not support is `None` in
+/// every [`Sample`] and is not asked for again.
+///
+/// ```
+/// use std::time::Duration;
+/// use candle_headroom::Monitor;
+/// use candle_headroom::monitor::Threshold;
+///
+/// let monitor = Monitor::builder()
+///     .interval(Duration::from_millis(20))
+///     .threshold(Threshold::MemoryShare(0.95), |crossing| eprintln!("{crossing}"))
+///     .start()?;
+/// assert_eq!(monitor.latest().len(), monitor.sources().len());
+/// let _printing = monitor.subscribe(|source, sample| println!("{source}: {sample}"));
+/// // … train …
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// # One stream of events
+/// A monitor is an [`Observer`], as a [`Timeline`](crate::Timeline) and an [`IncidentLog`](crate::incident::IncidentLog) are: given to
+/// trainers, in an [`Arc`], it shows in [`Sample::data_wait`] how much of the time they wait for data.
+///
+/// ```
+/// use std::sync::Arc;
+/// use candle_headroom::Monitor;
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+///
+/// let monitor = Arc::new(Monitor::builder().start()?);
+/// let processor = BatchProcessor::builder(Fixed::new(4)?).observer(Arc::clone(&monitor)).build();
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// # Failures
+/// The monitor looks for a lost, unplugged or reset GPU every two seconds, by UUID; meanwhile its samples say
+/// [`Health::Lost`]. If a driver call hangs, the source shows [`Health::Hanging`] after
+/// one to two seconds, and another thread samples the other sources. The hanging thread ends when its call returns. The result of
+/// a call that took less than ten seconds becomes the next sample; a later one is discarded.
+///
+/// # Dropping
+/// Dropping a monitor waits for its thread: at most a second while it is in a driver call, and as long as a callback or a sink takes.
+pub struct Monitor {
+    worker: Arc<Worker>,
+    without_gpus: Option<String>,
+    waited: Waited,
+}
+
+/// Keeps a listener registered, from [`Monitor::subscribe`]; dropping it ends the calls.
+#[derive(Debug)]
+#[must_use = "dropping it ends the calls"]
+pub struct Subscription {
+    _token: Arc<()>,
+}
+
+/// Options of a [`Monitor`]; from [`Monitor::builder`].
+#[derive(Debug)]
+#[must_use = "call `start()`"]
+pub struct MonitorBuilder {
+    interval: Duration,
+    history: usize,
+    rank: Option<usize>,
+    thresholds: Vec<Threshold>,
+    outputs: Vec<Output>,
+    /// The paths at which NVML is looked for.
+    libraries: Vec<PathBuf>,
+}
+
+impl Monitor {
+    /// Options for a monitor; by default one sample a second, with the last 600 kept of each source.
+    pub fn builder() -> MonitorBuilder {
+        MonitorBuilder {
+            interval: Duration::from_secs(1),
+            history: 600,
+            rank: None,
+            thresholds: Vec::new(),
+            outputs: Vec::new(),
+            libraries: NAMES.map(PathBuf::from).to_vec(),
+        }
+    }
+
+    /// The sampled GPUs, in CUDA's order where it is known, and then the host.
+    pub fn sources(&self) -> &[Source] {
+        &self.worker.samples.sources
+    }
+
+    /// Why no GPU is sampled, or `None` if at least one is. A GPU that could not be reached at the start while others could is
+    /// missing from [`sources`](Self::sources) and is not reported here.
+    pub fn without_gpus(&self) -> Option<&str> {
+        self.without_gpus.as_deref()
+    }
+
+    /// The latest sample of each source, in the order of [`sources`](Self::sources).
+    pub fn latest(&self) -> Vec<Sample> {
+        let rings = self.worker.samples.rings.lock();
+        let latest = rings.iter().filter_map(|ring| ring.back());
+        latest.copied().collect()
+    }
+
+    /// The kept samples of the source with this index, oldest first; empty if there is no such source.
+    pub fn history(&self, source: usize) -> Vec<Sample> {
+        let rings = self.worker.samples.rings.lock();
+        rings.get(source).into_iter().flatten().copied().collect()
+    }
+
+    /// Calls `f` with each sample from the next one on, on the monitor's thread, until the subscription is dropped.
+    ///
+    /// Nothing is sampled while `f` runs. If `f` panics, it is not called again.
+    pub fn subscribe(&self, mut f: impl FnMut(&Source, &Sample) + Send + 'static) -> Subscription {
+        let token = Arc::new(());
+        let listener = move |source: &Source, sample: &Sample| {
+            f(source, sample);
+            Ok(())
+        };
+        let output = Output::new(listener, Some(Arc::downgrade(&token)));
+        self.worker.outputs.lock().push(output);
+        Subscription { _token: token }
+    }
+
+    /// The number of samples that a sink failed to write, or that a sink or callback did not receive because it panicked.
+    pub fn failed_writes(&self) -> u64 {
+        self.worker.failed_writes.load(Ordering::Relaxed)
+    }
+
+    /// The samples, for other parts of this crate; they may outlive the monitor.
+    pub(crate) fn samples(&self) -> Arc<Samples> {
+        Arc::clone(&self.worker.samples)
+    }
+}
+
+impl MonitorBuilder {
+    /// Sets the time between two samples. Default: one second.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Sets how many samples are kept of each source. Default: 600. Each takes about 400 bytes, allocated at the start.
+    pub fn history(mut self, samples: usize) -> Self {
+        self.history = samples;
+        self
+    }
+
+    /// Marks the sources with this process's rank, so that files, metrics and incidents of all ranks can be put together. It changes nothing
+    /// in a group of one. Each rank needs files of its own, and on one machine the ranks sample the same GPUs: one monitor on each machine,
+    /// where [`local_rank`](Group::local_rank) is 0, may be enough.
+    pub fn group(mut self, group: &Group) -> Self {
+        self.rank = group.rank_of_several();
+        self
+    }
+
+    /// Calls `ring` when a source crosses the threshold and when it has recovered; both are logged too. Can be called several times.
+    pub fn threshold(
+        mut self,
+        threshold: Threshold,
+        ring: impl FnMut(&Crossing<'_>) + Send + 'static,
+    ) -> Self {
+        self.thresholds.push(threshold);
+        self.outputs.push(Output::new(threshold.watch(ring), None));
+        self
+    }
+
+    /// Writes each sample to `sink`. Can be called several times.
+    pub fn sink(mut self, mut sink: impl Sink + 'static) -> Self {
+        let receiver = move |source: &_, sample: &_| sink.write(source, sample);
+        self.outputs.push(Output::new(receiver, None));
+        self
+    }
+
+    /// Sets the path of NVML, for machines on which the loader does not find it by name.
+    ///
+    /// # Safety
+    /// The file must be NVML or a compatible library: loading it runs its initialization code in this process, and the monitor calls
+    /// its functions with NVML's signatures.
+    pub unsafe fn library(mut self, path: impl AsRef<Path>) -> Self {
+        self.libraries = vec![path.as_ref().to_owned()];
+        self
+    }
+
+    /// Starts the monitor and waits for its first sample: at most 15 seconds for the driver to list the GPUs and 3 for the sample.
+    ///
+    /// Without a GPU or a driver, or if the driver does not answer, the monitor samples the host alone and [`Monitor::without_gpus`]
+    /// says why. A GPU that cannot be reached now while others can is left out for good, because its UUID is not known.
+    ///
+    /// # Errors
+    /// [`MonitorError`] if an option is out of range, the history does not fit into memory, or no thread can be started.
+    pub fn start(self) -> Result<Monitor> {
+        if self.interval.is_zero() {
+            return Err(MonitorError::Interval.into());
+        }
+        if self.history == 0 {
+            return Err(MonitorError::History.into());
+        }
+        if let Some(threshold) = self.thresholds.iter().find(|one| !one.is_possible()) {
+            return Err(MonitorError::Threshold(threshold.to_string()).into());
+        }
+        let (paths, interval) = (self.libraries, self.interval);
+        let opened = within(PATIENCE, move || {
+            // SAFETY: NVIDIA's library may be loaded at any time, and the caller of `library` vouches for another one.
+            let library = unsafe { Library::load(&paths, PATIENCE / 2) };
+            gpu::open(&library.map_err(|error| error.to_string())?, interval)
+        });
+        let opened = opened.unwrap_or_else(|| Err("NVML does not answer".to_owned()));
+        let without_gpus = opened.as_ref().err().cloned();
+        let mut opened = opened.unwrap_or_default();
+        let waited = Waited::default();
+        opened.push(source::host(interval, Arc::clone(&waited)));
+        opened
+            .iter_mut()
+            .for_each(|(source, _)| source.rank = self.rank);
+        let (sources, lookers): (_, Vec<_>) = opened.into_iter().unzip();
+        let samples = Samples::new(sources, self.history)?;
+        let worker = Arc::new(Worker::new(samples, lookers, interval, self.outputs));
+        // Dropping the monitor stops what was started before an error.
+        let monitor = Monitor {
+            worker,
+            without_gpus,
+            waited,
+        };
+        let started = monitor.worker.start();
+        started.map_err(|error| MonitorError::Thread(error.to_string()))?;
+        Ok(monitor)
+    }
+}
+
+impl Observer for Monitor {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        if let EventKind::BatchBegan {
+            waited: Some(waited),
+            ..
+        } = event.kind
+        {
+            let mut all = self.waited.lock();
+            *all = Some(all.unwrap_or_default().saturating_add(waited));
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.worker.stop();
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Monitor").field(&self.sources()).finish()
+    }
+}

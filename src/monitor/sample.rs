@@ -77,8 +77,8 @@ sample! {
     pcie_sent: u64 as "pcie_sent_bytes_per_second",
     /// Uncorrected memory errors since the driver was loaded, read once a second.
     ecc_errors: u64 as "ecc_errors",
-    /// On the host, the share of time since the sample before in which this process waited for its [`Loader`](crate::data::Loader)s, in
-    /// percent, at most 100. `None` if it has none.
+    /// On the host, the share of time since the sample before that the observed trainers waited for their
+    /// [`Loader`](crate::data::Loader)s, in percent. `None` until the first such batch; see [`Monitor`](super::Monitor#one-stream-of-events).
     data_wait: u64 as "data_wait_percent",
 }
 
@@ -103,13 +103,23 @@ pub enum Health {
     NeedsReset,
 }
 
-impl fmt::Display for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Health {
+    /// As in files.
+    pub(super) fn id(self) -> &'static str {
+        match self {
             Self::Good => "good",
             Self::Hanging => "hanging",
             Self::Lost => "lost",
+            Self::NeedsReset => "needs_reset",
+        }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::NeedsReset => "needs reset",
+            other => other.id(),
         })
     }
 }

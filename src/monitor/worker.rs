@@ -2,6 +2,7 @@
 //! be ended from outside. One thread for each GPU would need no replacement, but waking several threads for a sample costs more than
 //! the sample (`monitor/core_percent_at_10_hertz`).
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::file_sink::SampleRecord;
 use super::output::{self, Output};
 use super::sample::{Health, Sample};
-use super::samples::Samples;
-use super::source::Looker;
+use super::source::{Looker, Source};
+use crate::error::MonitorError;
 
 /// The time between two checks for a hanging call.
 const ROUND: Duration = Duration::from_secs(1);
@@ -50,12 +52,13 @@ struct Duty {
     seats: Vec<Seat>,
 }
 
-enum Seat {
-    Free(Looker),
-    /// A thread is in a call that began then.
-    Taken(Instant),
-    /// Free, with the result of a call that returned after its thread was replaced.
-    Late(Looker, Box<Sample>),
+struct Seat {
+    /// `None` while a thread is in a call.
+    looker: Option<Looker>,
+    /// When the last call began.
+    since: Instant,
+    /// The result of a call that returned after its thread was replaced.
+    late: Option<Sample>,
 }
 
 impl Worker {
@@ -65,16 +68,22 @@ impl Worker {
         interval: Duration,
         outputs: Vec<Output>,
     ) -> Self {
+        let started = Instant::now();
+        let seats = lookers.into_iter().map(|looker| Seat {
+            looker: Some(looker),
+            since: started,
+            late: None,
+        });
         Self {
             samples: Arc::new(samples),
             outputs: Mutex::new(outputs),
             failed_writes: AtomicU64::new(0),
             duty: Mutex::new(Duty {
-                seats: lookers.into_iter().map(Seat::Free).collect(),
+                seats: seats.collect(),
                 ..Duty::default()
             }),
             changed: Condvar::new(),
-            started: Instant::now(),
+            started,
             interval,
         }
     }
@@ -172,33 +181,26 @@ impl Worker {
                 return None;
             }
             let seat = duty.seats.get_mut(sample.source)?;
-            match mem::replace(seat, Seat::Taken(began)) {
-                Seat::Free(looker) => {
-                    duty.looking = Some(began);
-                    looker
-                }
-                Seat::Taken(since) => {
-                    *seat = Seat::Taken(since);
-                    sample.health = Health::Hanging;
-                    sample.took = began.saturating_duration_since(since);
-                    return Some(sample);
-                }
-                Seat::Late(looker, late) => {
-                    *seat = Seat::Free(looker);
-                    let Sample { at, taken, .. } = sample;
-                    return Some(Sample { at, taken, ..*late });
-                }
+            if let Some(late) = seat.late.take() {
+                let Sample { at, taken, .. } = sample;
+                return Some(Sample { at, taken, ..late });
             }
+            let Some(looker) = seat.looker.take() else {
+                sample.health = Health::Hanging;
+                sample.took = began.saturating_duration_since(seat.since);
+                return Some(sample);
+            };
+            seat.since = began;
+            duty.looking = Some(began);
+            looker
         };
         looker(&mut sample);
         sample.took = began.elapsed();
         let mut duty = self.duty.lock();
         let is_late = duty.turn != turn;
         if let Some(seat) = duty.seats.get_mut(sample.source) {
-            *seat = match is_late && sample.took < LATE {
-                true => Seat::Late(looker, Box::new(sample)),
-                false => Seat::Free(looker),
-            };
+            seat.looker = Some(looker);
+            seat.late = (is_late && sample.took < LATE).then_some(sample);
         }
         if is_late {
             return None;
@@ -216,6 +218,62 @@ impl Worker {
 fn until_next(interval: Duration, now: Duration) -> Duration {
     let passed = now.as_nanos() % interval.as_nanos().max(1);
     interval.saturating_sub(Duration::from_nanos(passed as u64))
+}
+
+/// The sources and their latest samples. Separate from the worker, so that an incident log keeps no sink, listener or driver alive.
+#[derive(Debug)]
+pub(crate) struct Samples {
+    pub(super) sources: Vec<Source>,
+    /// For each source, oldest first.
+    pub(super) rings: Mutex<Vec<VecDeque<Sample>>>,
+    /// The most samples in each ring.
+    most: usize,
+}
+
+impl Samples {
+    pub(super) fn new(sources: Vec<Source>, most: usize) -> Result<Self, MonitorError> {
+        let mut rings = vec![VecDeque::new(); sources.len()];
+        for ring in &mut rings {
+            let reserved = ring.try_reserve_exact(most);
+            reserved.map_err(|_| MonitorError::HistoryTooLong(most))?;
+        }
+        Ok(Self {
+            rings: Mutex::new(rings),
+            sources,
+            most,
+        })
+    }
+
+    /// Stores a sample without allocating, and logs a change of health.
+    pub(super) fn push(&self, source: &Source, sample: &Sample) {
+        let mut rings = self.rings.lock();
+        let Some(ring) = rings.get_mut(sample.source) else {
+            return;
+        };
+        let before = ring.back().map_or(Health::Good, |last| last.health);
+        if ring.len() >= self.most {
+            ring.pop_front();
+        }
+        ring.push_back(*sample);
+        // Logged after the lock is released, because a subscriber of `tracing` may use the monitor.
+        drop(rings);
+        match sample.health {
+            health if health == before => {}
+            Health::Good => tracing::info!("{source} answers again"),
+            health => tracing::warn!("{source}: {health}"),
+        }
+    }
+
+    /// The last samples of each source, oldest first.
+    pub(crate) fn last(&self, count: usize) -> Vec<SampleRecord> {
+        let rings = self.rings.lock();
+        let pairs = self.sources.iter().zip(rings.iter());
+        let last = pairs.flat_map(|(source, ring)| {
+            let samples = ring.iter().skip(ring.len().saturating_sub(count));
+            samples.map(move |sample| SampleRecord::of(source, sample))
+        });
+        last.collect()
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::mem;
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::PhaseRow;
-use super::thinned::Thinned;
+use super::rows::{PhaseRow, Thinned};
 use crate::error::Phase;
 
 /// An update of several ranks, or several that were merged, from the end of the exchange before.

@@ -1,24 +1,169 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
-mod events;
 mod exchanges;
-mod gathered;
-mod handle;
-#[cfg(feature = "layers")]
-mod layers;
 #[cfg(feature = "nvtx")]
 mod nvtx;
-mod output;
 mod page;
 mod rank_times;
+mod ranks;
 mod recorder;
 mod rows;
-mod saved;
-mod thinned;
+mod together;
 mod trace;
 
-pub use handle::Timeline;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 #[cfg(feature = "nvtx")]
 pub use nvtx::NvtxRanges;
 pub use rank_times::{RankTime, RankTimes};
-pub use saved::SavedTrace;
+pub use trace::SavedTrace;
+
+use crate::batch::{Observer, TrainingEvent};
+use crate::error::{OutputError, Result};
+use crate::incident::Incident;
+#[cfg(feature = "layers")]
+use crate::layers::{LayerReport, RowKind};
+use crate::output::save;
+use recorder::Recorder;
+#[cfg(feature = "layers")]
+use rows::{LayerRow, Layers};
+
+/// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, events.
+///
+/// The record takes at most about 4 MiB. It keeps the latest phases and micro-batches, and the steps of the whole run: in a long run
+/// neighbouring steps are merged, keeping their highest peak. Clones share one record. Times are the host's: on a GPU a phase's time
+/// is that of queuing its work, because the record never waits for a device.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::Timeline;
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+///
+/// let timeline = Timeline::new();
+/// let x = Tensor::arange(0f32, 64., &Device::Cpu)?; // (64,)
+/// let mut processor = BatchProcessor::builder(Fixed::new(16)?).observer(timeline.clone()).build();
+/// processor.process(&x, |chunk, _| chunk.sqr()?.sum_all())?;
+/// timeline.number("quality", 0.9); // a curve of your own
+/// timeline.note("the cache is full"); // a label above the charts
+/// let mut trace = Vec::new();
+/// timeline.write_trace(&mut trace)?; // for https://ui.perfetto.dev
+/// let mut page = Vec::new();
+/// timeline.write_page("sums of squares", &mut page)?; // for a browser
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Timeline {
+    recorder: Arc<Mutex<Recorder>>,
+}
+
+impl Timeline {
+    /// An empty record that begins now.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records a number at the current time, such as a loss: a curve on the page and a counter in the trace. Up to 8 names are
+    /// kept, and a number that is not finite is ignored.
+    pub fn number(&self, name: &str, value: f64) {
+        self.recorder.lock().number(name, value);
+    }
+
+    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept.
+    pub fn note(&self, text: &str) {
+        self.recorder.lock().note(text);
+    }
+
+    /// Records which layers held the memory: a section of the page, which the next report replaces. Numbered layers are put together, as
+    /// in `block.*.mlp`.
+    ///
+    /// ```
+    /// use candle_headroom::layers::LayerMemory;
+    /// use candle_headroom::{DeviceMemory, Timeline};
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    /// let timeline = Timeline::new();
+    /// // … train, with `.observer(timeline.clone())` …
+    /// timeline.layers(&layers.highest());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    #[cfg(feature = "layers")]
+    pub fn layers(&self, report: &LayerReport) {
+        /// The largest rows are enough to see where the memory is.
+        const MOST: usize = 64;
+        let folded = report.folded();
+        let rows = folded.rows.iter().take(MOST).map(|row| LayerRow {
+            name: row.name(),
+            is_layer: row.kind == RowKind::Layer,
+            at_peak: row.at_peak,
+            held: row.held,
+            calls: row.calls,
+            time: recorder::microseconds(row.own_time),
+        });
+        let layers = Layers {
+            title: folded.title(),
+            peak: folded.peak,
+            rows: rows.collect(),
+        };
+        self.recorder.lock().layers = (!folded.is_empty()).then_some(layers);
+    }
+
+    /// Writes the record in the Chrome trace format, which [Perfetto](https://ui.perfetto.dev), `chrome://tracing` and Speedscope
+    /// open: spans for steps, micro-batches and phases, counters for memory in bytes, and instants for events. [`SavedTrace`] reads it back.
+    ///
+    /// # Errors
+    /// [`OutputError`] if `to` fails.
+    pub fn write_trace(&self, to: &mut impl Write) -> Result<()> {
+        let written = to.write_all(trace::write(&self.copy()).as_bytes());
+        written.map_err(|error| OutputError::of("a trace", &error).into())
+    }
+
+    /// Writes the record as a page for a browser: one file that needs no network. `title` is its heading.
+    ///
+    /// # Errors
+    /// [`OutputError`] if `to` fails.
+    pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
+        let written = to.write_all(page::write(&self.copy(), title, None).as_bytes());
+        written.map_err(|error| OutputError::of("a page", &error).into())
+    }
+
+    /// Writes a trace to a file, which is replaced as a whole or not at all; see [`write_trace`](Self::write_trace).
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path.
+    pub fn save_trace(&self, path: impl AsRef<Path>) -> Result<()> {
+        save(path.as_ref(), &trace::write(&self.copy()))
+    }
+
+    /// Writes a page to a file, which is replaced as a whole or not at all; see [`write_page`](Self::write_page).
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path.
+    pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
+        save(path.as_ref(), &page::write(&self.copy(), title, None))
+    }
+
+    /// A copy, so that writing the record does not stop the work that is being recorded.
+    fn copy(&self) -> Recorder {
+        self.recorder.lock().copy()
+    }
+}
+
+impl Observer for Timeline {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        // Before the lock: an external error's `Display` may use this timeline.
+        let incident = Incident::of(event);
+        self.recorder.lock().record(event, incident);
+    }
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeline").finish_non_exhaustive()
+    }
+}

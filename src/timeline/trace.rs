@@ -1,45 +1,50 @@
-//! The Chrome trace format, as described by Google's "Trace Event Format": a JSON object with a list of events, one a line.
+//! The Chrome trace format, as described by Google's "Trace Event Format": a JSON object with a list of events, one a line. The events carry
+//! their rows, so that a trace can be read back.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::gathered::Gathered;
+use super::page;
+use super::ranks::Gathered;
 use super::recorder::Recorder;
 use crate::distributed::host;
+use crate::error::{OutputError, Result};
+use crate::output::save;
 
-/// What the events do not tell, so that a trace can be read back.
+/// What the events do not tell.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SavedRecord {
+struct SavedRecord {
     /// The number of the process in the events.
-    pub(super) process: u64,
-    pub(super) host: String,
+    process: u64,
+    host: String,
     /// Without the rows.
-    pub(super) record: Recorder,
+    record: Recorder,
 }
 
 /// The tracks of the trace viewer, from top to bottom, with the category of their spans.
-pub(super) const STEPS: (u32, &str) = (1, "step");
-pub(super) const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
-pub(super) const PHASES: (u32, &str) = (3, "phase");
-pub(super) const EVALUATIONS: (u32, &str) = (4, "evaluation");
+const STEPS: (u32, &str) = (1, "step");
+const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
+const PHASES: (u32, &str) = (3, "phase");
+const EVALUATIONS: (u32, &str) = (4, "evaluation");
 const EXCHANGES: (u32, &str) = (5, "exchange");
 /// The category of marks and notes.
-pub(super) const INSTANTS: &str = "incident";
+const INSTANTS: &str = "incident";
 
 /// The record of one process.
 pub(super) fn write(recorder: &Recorder) -> String {
+    let host = host::name();
     let process = match recorder.rank {
-        Some(rank) => Process::of_rank(rank, &host::name(), 0.),
-        None => Process {
-            number: std::process::id().into(),
-            name: "candle-headroom".to_owned(),
-            host: host::name(),
-            shift: 0.,
-        },
+        Some(rank) => Process::of_rank(rank, &host, recorder, 0.),
+        None => {
+            let number = std::process::id().into();
+            Process::new(number, "candle-headroom", &host, recorder, 0.)
+        }
     };
-    let record = process.record(recorder);
-    let began = recorder.origin.unix_ms;
-    file(process.events(recorder), began, &[record])
+    file(vec![process], recorder.origin.unix_ms)
 }
 
 /// The records of all ranks, each as a process.
@@ -47,72 +52,73 @@ pub(super) fn write_all(all: &Gathered) -> String {
     let earliest = all.ranks.iter().map(|rank| rank.shift);
     let earliest = earliest.fold(0., f64::min);
     let processes = all.ranks.iter().enumerate().map(|(number, rank)| {
-        let process = Process::of_rank(number, &rank.host, rank.shift - earliest);
-        let record = process.record(&rank.recorder);
-        (process.events(&rank.recorder), record)
+        Process::of_rank(number, &rank.host, &rank.recorder, rank.shift - earliest)
     });
-    let (events, records): (Vec<_>, Vec<_>) = processes.unzip();
     let first = all.ranks.first().map(|rank| rank.recorder.origin.unix_ms);
     let began = first.unwrap_or_default() as f64 + earliest / 1e3;
-    file(events.concat(), began as u64, &records)
+    file(processes.collect(), began as u64)
 }
 
-fn file(events: Vec<String>, began: u64, records: &[SavedRecord]) -> String {
+fn file(processes: Vec<Process>, began: u64) -> String {
     let producer = concat!("candle-headroom ", env!("CARGO_PKG_VERSION"));
+    let processes = processes.into_iter().map(|one| (one.events, one.saved));
+    let (events, records): (Vec<_>, Vec<_>) = processes.unzip();
     let other = json!({ "producer": producer, "began_unix_ms": began, "records": records });
-    let events = events.join(",\n");
+    let events = events.concat().join(",\n");
     format!("{{\"displayTimeUnit\":\"ms\",\"otherData\":{other},\"traceEvents\":[\n{events}\n]}}\n")
 }
 
 /// Events that belong together in the viewer.
 struct Process {
-    number: u64,
-    name: String,
-    host: String,
+    saved: SavedRecord,
     /// Added to all times, in microseconds.
     shift: f64,
+    events: Vec<String>,
 }
 
 impl Process {
     /// Numbered from 1: viewers take process 0 for the idle one.
-    fn of_rank(rank: usize, host: &str, shift: f64) -> Self {
-        Self {
-            number: rank as u64 + 1,
-            name: format!("rank {rank} on {host}"),
+    fn of_rank(rank: usize, host: &str, recorder: &Recorder, shift: f64) -> Self {
+        let name = format!("rank {rank} on {host}");
+        Self::new(rank as u64 + 1, &name, host, recorder, shift)
+    }
+
+    fn new(number: u64, name: &str, host: &str, recorder: &Recorder, shift: f64) -> Self {
+        let saved = SavedRecord {
+            process: number,
             host: host.to_owned(),
-            shift,
-        }
-    }
-
-    fn record(&self, recorder: &Recorder) -> SavedRecord {
-        SavedRecord {
-            process: self.number,
-            host: self.host.clone(),
             record: recorder.without_rows(),
+        };
+        let mut process = Self {
+            saved,
+            shift,
+            events: Vec::new(),
+        };
+        process.metadata("process_name", (0, name));
+        for track in [STEPS, MICRO_BATCHES, PHASES, EVALUATIONS] {
+            process.metadata("thread_name", track);
         }
+        process.rows(recorder);
+        process.exchanges(recorder);
+        process
     }
 
-    fn events(&self, recorder: &Recorder) -> Vec<String> {
-        let mut events = vec![self.metadata("process_name", (0, &self.name))];
-        for track in [STEPS, MICRO_BATCHES, PHASES, EVALUATIONS] {
-            events.push(self.metadata("thread_name", track));
-        }
+    fn rows(&mut self, recorder: &Recorder) {
         for row in &recorder.steps.rows {
             let name = match row.steps {
                 1 => format!("step {}", row.last),
                 _ => format!("steps {}–{}", row.last + 1 - row.steps, row.last),
             };
-            events.push(self.span(STEPS, name, row));
+            self.span(STEPS, &name, row);
         }
         for row in &recorder.evaluations {
-            events.push(self.span(EVALUATIONS, format!("evaluation {}", row.last), row));
+            self.span(EVALUATIONS, &format!("evaluation {}", row.last), row);
         }
         for row in &recorder.micro_batches {
-            let name = format!("micro-batch of {}", row.size);
-            events.push(self.span(MICRO_BATCHES, name, row));
+            self.span(MICRO_BATCHES, &format!("micro-batch of {}", row.size), row);
         }
         for row in &recorder.phases {
-            events.push(self.span(PHASES, row.phase.to_string(), row));
+            self.span(PHASES, &row.phase.to_string(), row);
             for (name, bytes) in [
                 ("in use", row.memory.in_use),
                 ("reserved", row.memory.reserved),
@@ -120,78 +126,194 @@ impl Process {
                 ("peak in micro-batch", row.memory.peak),
             ] {
                 // A value that is not known has no counter.
-                let value = bytes.map(|bytes| json!({ "bytes": bytes }));
-                events.extend(value.map(|value| self.counter(name, row.ended, value)));
+                if let Some(bytes) = bytes {
+                    self.counter(name, row.ended, json!({ "bytes": bytes }));
+                }
             }
         }
         for (name, series) in &recorder.numbers {
-            let rows = series.rows.iter();
-            events
-                .extend(rows.map(|row| self.counter(name, row.at, json!({ "value": row.value }))));
+            for row in &series.rows {
+                self.counter(name, row.at, json!({ "value": row.value }));
+            }
         }
-        let marks = recorder.marks.iter();
-        events.extend(marks.map(|mark| self.instant(mark.kind.to_string(), mark)));
-        let notes = recorder.notes.iter();
-        events.extend(notes.map(|note| self.instant("note".to_owned(), note)));
-        events.extend(self.exchanges(recorder));
-        events
+        for mark in &recorder.marks {
+            self.instant(&mark.kind.to_string(), mark);
+        }
+        for note in &recorder.notes {
+            self.instant("note", note);
+        }
     }
 
     /// Waiting and reducing over the whole run, of which only the latest phases are kept.
-    fn exchanges(&self, recorder: &Recorder) -> Vec<String> {
+    fn exchanges(&mut self, recorder: &Recorder) {
         let rows = &recorder.exchanges.done.rows;
-        if rows.is_empty() {
-            return Vec::new();
+        if !rows.is_empty() {
+            self.metadata("thread_name", EXCHANGES);
         }
-        let mut events = vec![self.metadata("thread_name", EXCHANGES)];
         for row in rows {
             let between = row.ended - row.reduced;
-            let part = |name: &str, began: f64, ended: f64| {
+            let wait = ("wait", between - row.waited, between);
+            for (name, began, ended) in [wait, ("reduce", between, row.ended)] {
                 let name = match row.updates {
                     1 => name.to_owned(),
                     updates => format!("{name}, {updates} updates"),
                 };
                 let part = json!({ "began": began, "ended": ended, "row": row });
-                self.span(EXCHANGES, name, &part)
-            };
-            events.push(part("wait", between - row.waited, between));
-            events.push(part("reduce", between, row.ended));
+                self.span(EXCHANGES, &name, &part);
+            }
         }
-        events
     }
 
     /// The name of the process or of a track.
-    fn metadata(&self, what: &str, (tid, name): (u32, &str)) -> String {
+    fn metadata(&mut self, what: &str, (tid, name): (u32, &str)) {
         let args = json!({ "name": name });
-        self.event(json!({ "ph": "M", "name": what, "tid": tid, "ts": 0, "args": args }))
+        self.event(json!({ "ph": "M", "name": what, "tid": tid, "ts": 0, "args": args }));
     }
 
     /// A row with a beginning and an end.
-    fn span(&self, (tid, category): (u32, &str), name: String, row: &impl Serialize) -> String {
+    fn span(&mut self, (tid, category): (u32, &str), name: &str, row: &impl Serialize) {
         let args = json!(row);
         let time = |field: &str| args[field].as_f64().unwrap_or_default();
         let (began, elapsed) = (time("began"), time("ended") - time("began"));
         self.event(json!({
             "ph": "X", "cat": category, "name": name, "tid": tid, "ts": began + self.shift, "dur": elapsed.max(0.), "args": args,
-        }))
+        }));
     }
 
     /// A row with one time, in the scope of the process.
-    fn instant(&self, name: String, row: &impl Serialize) -> String {
+    fn instant(&mut self, name: &str, row: &impl Serialize) {
         let args = json!(row);
         let at = args["at"].as_f64().unwrap_or_default() + self.shift;
         self.event(json!({
             "ph": "i", "s": "p", "cat": INSTANTS, "name": name, "tid": STEPS.0, "ts": at, "args": args,
-        }))
+        }));
     }
 
-    fn counter(&self, name: &str, at: f64, args: Value) -> String {
+    fn counter(&mut self, name: &str, at: f64, args: Value) {
         let at = at + self.shift;
-        self.event(json!({ "ph": "C", "name": name, "tid": 0, "ts": at, "args": args }))
+        self.event(json!({ "ph": "C", "name": name, "tid": 0, "ts": at, "args": args }));
     }
 
-    fn event(&self, mut fields: Value) -> String {
-        fields["pid"] = self.number.into();
-        fields.to_string()
+    fn event(&mut self, mut fields: Value) {
+        fields["pid"] = self.saved.process.into();
+        self.events.push(fields.to_string());
     }
+}
+
+/// A trace that a [`Timeline`](super::Timeline) wrote, read back from its file to be written as a page.
+///
+/// The page is that of [`save_page`](super::Timeline::save_page) at the time when the trace was written. That of a trace of several ranks has
+/// the lanes of all, and rank 0's record as it was shortened for the trace.
+///
+/// ```
+/// use candle_headroom::Timeline;
+/// use candle_headroom::timeline::SavedTrace;
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let folder = temporary.path();
+/// Timeline::new().save_trace(folder.join("run.json"))?;
+/// SavedTrace::read(folder.join("run.json"))?.save_page("my run", folder.join("run.html"))?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SavedTrace {
+    /// Of several, in the order of ranks.
+    recorders: Vec<Recorder>,
+    hosts: Vec<String>,
+}
+
+/// The parts of the file that are read.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Trace {
+    other_data: Other,
+    trace_events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Other {
+    records: Vec<SavedRecord>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    pid: u64,
+    #[serde(default)]
+    cat: String,
+    #[serde(default)]
+    args: Value,
+}
+
+impl SavedTrace {
+    /// Reads the file of a trace.
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path if the file cannot be read, or is not a whole trace that this crate wrote.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let read = fs::metadata(path).and_then(|there| match there.is_file() {
+            true => fs::read(path),
+            // A device such as `/dev/zero` has no end.
+            false => Err(io::Error::other("not a regular file")),
+        });
+        let parsed = read.and_then(|bytes| Self::parse(&bytes));
+        parsed.map_err(|error| OutputError::reading(path, &error).into())
+    }
+
+    fn parse(bytes: &[u8]) -> io::Result<Self> {
+        let invalid = |error: serde_json::Error| {
+            let reason = format!("not a whole trace of a `Timeline`: {error}");
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        };
+        let trace: Trace = serde_json::from_slice(bytes).map_err(invalid)?;
+        let mut records = trace.other_data.records;
+        for event in trace.trace_events {
+            let mut processes = records.iter_mut();
+            if let Some(of) = processes.find(|record| record.process == event.pid) {
+                add(&mut of.record, &event.cat, event.args).map_err(invalid)?;
+            }
+        }
+        let records = records.into_iter().map(|one| (one.record, one.host));
+        let (recorders, hosts) = records.unzip();
+        Ok(Self { recorders, hosts })
+    }
+
+    /// Writes the page; `title` is its heading.
+    ///
+    /// # Errors
+    /// [`OutputError`] if `to` fails.
+    pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
+        let written = to.write_all(self.page(title).as_bytes());
+        written.map_err(|error| OutputError::of("a page", &error).into())
+    }
+
+    /// Writes the page to a file, which is replaced as a whole or not at all; `title` is its heading.
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path.
+    pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
+        save(path.as_ref(), &self.page(title))
+    }
+
+    fn page(&self, title: &str) -> String {
+        let first = self.recorders.first().cloned().unwrap_or_default();
+        let is_of_several = self.recorders.len() > 1;
+        let all = is_of_several.then(|| Gathered::new(self.recorders.clone(), &self.hosts));
+        page::write(&first, title, all.as_ref())
+    }
+}
+
+/// Adds the row of an event to the record.
+fn add(to: &mut Recorder, category: &str, row: Value) -> serde_json::Result<()> {
+    use serde_json::from_value as read;
+    match category {
+        _ if category == STEPS.1 => to.steps.rows.push(read(row)?),
+        _ if category == EVALUATIONS.1 => to.evaluations.push_back(read(row)?),
+        _ if category == MICRO_BATCHES.1 => to.micro_batches.push_back(read(row)?),
+        _ if category == PHASES.1 => to.phases.push_back(read(row)?),
+        _ if category != INSTANTS => {}
+        _ if row.get("kind").is_some() => to.marks.push_back(read(row)?),
+        _ => to.notes.push_back(read(row)?),
+    }
+    Ok(())
 }

@@ -14,6 +14,7 @@ use candle_headroom::error::{Error, GroupError, Phase};
 use candle_headroom::incident::{IncidentKind, IncidentLog, Incidents};
 use candle_headroom::monitor::FileSink;
 use candle_headroom::testing::Faults;
+use candle_headroom::timeline::SavedTrace;
 use candle_headroom::{AdaptiveTrainer, Monitor, Sgd, Timeline};
 use serde_json::Value;
 
@@ -142,7 +143,14 @@ fn the_slow_rank_is_named() {
         group.barrier().expect("the files of rank 0");
         if group.rank() == 0 {
             check_trace(&read_trace(&path.with_extension("json")), group);
-            check_page(&read_page(&path.with_extension("html")), &sentence);
+            let page = read_page(&path.with_extension("html"));
+            check_page(&page, &sentence);
+            // The trace tells as much of all ranks.
+            let saved = SavedTrace::read(path.with_extension("json")).expect("a trace");
+            let again = path.with_extension("again.html");
+            saved.save_page("again", &again).expect("a page");
+            assert_eq!(read_page(&again)["ranks"], page["ranks"]);
+            fs::remove_file(again).expect("the page");
             let folder = path.parent().expect("the folder");
             assert_eq!(fs::read_dir(folder).expect("the folder").count(), 2);
             match std::env::var_os("HEADROOM_KEEP") {
@@ -269,7 +277,7 @@ fn what_is_recorded_carries_the_rank() {
         let rank = group.rank();
         let folder = folder(group, "carried");
         let samples = folder.join(format!("samples.{rank}.csv"));
-        let sink = FileSink::csv(&samples).rank_column().open();
+        let sink = FileSink::csv(&samples).open();
         let monitor = Monitor::builder()
             .group(group)
             .sink(sink.expect("a file"))

@@ -5,7 +5,6 @@ use std::time::Instant;
 use super::Loader;
 use super::produce::{Done, Made};
 use crate::batch::Place;
-use crate::data::waits::Wait;
 use crate::data::{Loaded, Tensors};
 use crate::error::{DataError, Result};
 
@@ -44,7 +43,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             return Some(Err(error.into()));
         }
         self.follow_division();
-        let wait = Wait::begin();
+        let began = Instant::now();
         loop {
             if until.is_some_and(|epoch| self.next.0 > epoch) {
                 return None;
@@ -86,7 +85,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             };
             self.position.go_to(job.next);
             self.position.samples += samples as u64;
-            let waited = wait.end();
+            let waited = began.elapsed();
             if self.stage.copies_ahead() {
                 self.held = self.queue.take_ready();
             }

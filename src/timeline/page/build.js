@@ -53,9 +53,7 @@ function buildDetail() {
     const row = html(table, 'tr'), colour = colourOf(total.phase), share = all ? total.time / all * 100 : 0;
     key($('legend'), 'key box', total.phase, colour);
     key(html(row, 'td'), 'key box', total.phase, colour);
-    const cell = html(row, 'td'), bar = html(html(cell, 'span', 'share'), 'i');
-    Object.assign(bar.style, { width: share + '%', background: `var(${colour})` });
-    cell.append(`${time(total.time)} (${share.toFixed(0)} %)`);
+    bar(html(row, 'td'), 'share', [[share, colour]], `${time(total.time)} (${share.toFixed(0)} %)`);
     html(row, 'td', 'n', time(total.time / total.count));
     html(row, 'td', total.peak === highest && highest > 0 ? 'n top' : 'n', bytes(total.peak));
   }

@@ -7,9 +7,8 @@ function buildLayers(layers) {
   for (const { name, is_layer, at_peak, held, calls, time: own } of layers.rows) {
     const row = html(table, 'tr'), cell = (text, className = 'n') => html(row, 'td', className, text);
     cell(name, is_layer ? '' : 'other');
-    const bar = html(html(cell(undefined, ''), 'span', 'share wide'), 'i');
-    Object.assign(bar.style, { width: share(at_peak) + '%', background: `var(${is_layer ? '--memory' : '--held'})` });
-    bar.parentNode.after(`${bytes(at_peak)} (${share(at_peak).toFixed(1)} %)`);
+    const part = [share(at_peak), is_layer ? '--memory' : '--held'];
+    bar(cell(undefined, ''), 'share wide', [part], `${bytes(at_peak)} (${share(at_peak).toFixed(1)} %)`);
     sum += at_peak ?? 0;
     cell(share(sum).toFixed(0) + ' %');
     cell(held === null ? '' : bytes(held));

@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::exchanges::ExchangeRow;
-use super::gathered::{Gathered, Ranked};
 use super::rank_times::RankTime;
+use super::ranks::{Gathered, Ranked};
 use super::recorder::Recorder;
 
 /// How many of the latest phases are on the page. The trace has all that are kept.
@@ -65,13 +64,8 @@ fn data(recorder: &Recorder, all: Option<&Gathered>) -> Value {
 
 /// What a rank did, in whole microseconds.
 fn lane(rank: &Ranked, time: &RankTime) -> Value {
-    let rows = &rank.recorder.exchanges.done.rows;
-    let times = |of: fn(&ExchangeRow) -> f64| -> Vec<_> {
-        rows.iter().map(|row| of(row).round() as i64).collect()
-    };
-    let counts = |of: fn(&ExchangeRow) -> u64| -> Vec<_> { rows.iter().map(of).collect() };
     let micros = |time: Duration| time.as_micros() as u64;
-    json!({
+    let mut lane = json!({
         "host": time.host,
         "total": micros(time.total),
         "computing": micros(time.computing),
@@ -81,15 +75,13 @@ fn lane(rank: &Ranked, time: &RankTime) -> Value {
         "exhaustions": time.exhaustions,
         "peak": time.peak,
         "shift": rank.shift.round() as i64,
-        "began": times(|row| row.began),
-        "ended": times(|row| row.ended),
-        "loaded": times(|row| row.loaded),
-        "computed": times(|row| row.computed),
-        "waited": times(|row| row.waited),
-        "reduced": times(|row| row.reduced),
-        "retries": counts(|row| row.retries),
-        "updates": counts(|row| row.updates),
-    })
+    });
+    for (name, column) in columns(&rank.recorder.exchanges.done.rows) {
+        let numbers = column.as_array().into_iter().flatten();
+        let whole = numbers.map(|number| number.as_f64().unwrap_or_default().round() as i64);
+        lane[name] = whole.collect();
+    }
+    lane
 }
 
 /// A list for each field of the rows, which takes a third of the bytes of a list of rows.

@@ -57,10 +57,10 @@ function buildRanks() {
   rankRoot = svg($('rank-lanes'), 'svg', { role: 'img', 'aria-label': 'What each rank did over time' });
   interact(rankRoot, range => { view = range || whole; draw(); }, describeRank);
   lanes.forEach((lane, rank) => {
-    const row = html(table, 'tr'), bar = html(html(row, 'td', '', `${rank} on ${lane.host}`) && html(row, 'td'), 'span', 'share wide');
-    const share = value => lane.total ? Math.max(value, 0) / lane.total * 100 : 0, cell = text => html(row, 'td', 'n', text);
-    for (const [name, , colour] of parts) Object.assign(html(bar, 'i').style, { width: share(lane[name]) + '%', background: `var(${colour})` });
-    bar.after(time(lane.total));
+    const row = html(table, 'tr'), cell = (text, className = 'n') => html(row, 'td', className, text);
+    const share = value => lane.total ? Math.max(value, 0) / lane.total * 100 : 0;
+    cell(`${rank} on ${lane.host}`, '');
+    bar(cell(undefined, ''), 'share wide', parts.map(([name, , colour]) => [share(lane[name]), colour]), time(lane.total));
     const rest = lane.total - parts.reduce((sum, [name]) => sum + lane[name], 0);
     for (const value of [lane.computing, lane.loading, lane.waiting, lane.reducing, rest]) cell(share(value).toFixed(0) + ' %');
     cell(lane.exhaustions ? `${digits(lane.exhaustions)} ×` : '–');

@@ -51,3 +51,9 @@ function html(parent, name, className, text) {
 function key(parent, className, text, colour) {
   html(parent, 'span', className, text).style.setProperty('--c', `var(${colour})`);
 }
+// A bar in a cell: a percentage and a colour for each of its parts, and a text behind it.
+function bar(cell, className, parts, text) {
+  const box = html(cell, 'span', className);
+  for (const [width, colour] of parts) Object.assign(html(box, 'i').style, { width: width + '%', background: `var(${colour})` });
+  cell.append(text);
+}

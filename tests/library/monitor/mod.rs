@@ -4,6 +4,7 @@
 
 mod gpus;
 mod outputs;
+mod thresholds;
 
 use std::time::{Duration, Instant};
 

@@ -107,7 +107,7 @@ fn zero_is_a_value_and_unknown_is_none() {
     assert_eq!(values, ["", "0"]);
 }
 
-/// The columns are those of a process alone, unless a rank is asked for and there is one.
+/// The last column is empty for a process alone, which JSON leaves out.
 #[test]
 fn the_rank_is_written_where_there_is_one() {
     let folder = Folder::new("rank");
@@ -118,24 +118,18 @@ fn the_rank_is_written_where_there_is_one() {
     let (mut source, sample) = host();
     for rank in [None, Some(3)] {
         source.rank = rank;
-        let line = |name: &str, builder: fn(PathBuf) -> FileSinkBuilder, has_column: bool| {
-            let path = folder.0.join(format!("{name}-{rank:?}-{has_column}"));
-            let builder = builder(path.clone());
-            let sink = match has_column {
-                true => builder.rank_column().rank_column().open(),
-                false => builder.open(),
-            };
+        let line = |name: &str, builder: fn(PathBuf) -> FileSinkBuilder| {
+            let path = folder.0.join(format!("{name}-{rank:?}"));
+            let sink = builder(path.clone()).open();
             sink.unwrap().write(&source, &sample).unwrap();
             fs::read_to_string(path).unwrap()
         };
-        let csv = line("csv", FileSink::csv, false);
-        assert!(!csv.contains("rank"), "{csv}");
-        assert!(csv.lines().all(|line| line.split(',').count() == 24));
-        let csv = line("csv", FileSink::csv, true);
+        let csv = line("csv", FileSink::csv);
+        assert!(csv.lines().all(|line| line.split(',').count() == 25));
         assert_eq!(csv.matches(",rank\n").count(), 1, "{csv}");
         let last = csv.lines().last().unwrap().rsplit(',').next().unwrap();
         assert_eq!(last, rank.map(|rank| rank.to_string()).unwrap_or_default());
-        let json = line("json", FileSink::json_lines, false);
+        let json = line("json", FileSink::json_lines);
         assert_eq!(json.contains("\"rank\":3"), rank.is_some(), "{json}");
         let record: SampleRecord = serde_json::from_str(&json).unwrap();
         assert_eq!(record.rank, rank);

@@ -1,5 +1,6 @@
 //! The record of a run: the trace follows its format, the page needs nothing but a browser, and both tell what happened.
 
+mod ranks;
 mod recorded;
 mod saved;
 

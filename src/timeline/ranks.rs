@@ -1,0 +1,188 @@
+//! The records of all ranks, put together at the end of a run.
+
+use std::time::Duration;
+
+use super::exchanges::ExchangeRow;
+use super::rank_times::{RankTime, RankTimes};
+use super::recorder::Recorder;
+use crate::error::Phase;
+
+/// Shortened records of all ranks.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    /// In the order of ranks, with as many exchanges on each.
+    pub(super) ranks: Vec<Ranked>,
+    pub(super) times: RankTimes,
+}
+
+/// One rank's record.
+#[derive(Debug)]
+pub(super) struct Ranked {
+    pub(super) host: String,
+    pub(super) recorder: Recorder,
+    /// The time on rank 0's clock at which this record's began, in microseconds.
+    pub(super) shift: f64,
+}
+
+impl Gathered {
+    pub(super) fn read(all: &[Vec<u8>], hosts: &[String]) -> serde_json::Result<Self> {
+        let recorders = all.iter().map(|bytes| serde_json::from_slice(bytes));
+        let recorders = recorders.collect::<serde_json::Result<_>>();
+        Ok(Self::new(recorders?, hosts))
+    }
+
+    pub(super) fn new(mut recorders: Vec<Recorder>, hosts: &[String]) -> Self {
+        merge_alike(&mut recorders);
+        let shifts: Vec<_> = match recorders.first() {
+            Some(first) => recorders.iter().map(|other| shift(first, other)).collect(),
+            None => Vec::new(),
+        };
+        let waited_for = waited_for(&recorders).into_iter().map(duration).collect();
+        let ranks = recorders.into_iter().zip(shifts).enumerate();
+        let ranks = ranks.map(|(rank, (recorder, shift))| Ranked {
+            host: hosts.get(rank).cloned().unwrap_or_default(),
+            recorder,
+            shift,
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let times = RankTimes {
+            ranks: ranks.iter().map(Ranked::time).collect(),
+            waited_for,
+        };
+        Self { ranks, times }
+    }
+}
+
+impl Ranked {
+    fn time(&self) -> RankTime {
+        let totals = &self.recorder.totals;
+        let of = |phase| {
+            let mut phases = totals.phases.iter();
+            let found = phases.find(|total| total.phase == phase);
+            found.map_or(0., |total| total.time)
+        };
+        let (loading, waiting, reducing) = (of(Phase::Load), of(Phase::Wait), of(Phase::Reduce));
+        let all: f64 = totals.phases.iter().map(|total| total.time).sum();
+        let (began, ended) = self.recorder.work.unwrap_or_default();
+        RankTime {
+            host: self.host.clone(),
+            total: duration(ended - began),
+            computing: duration(all - loading - waiting - reducing),
+            loading: duration(loading),
+            waiting: duration(waiting),
+            reducing: duration(reducing),
+            exhaustions: totals.exhaustions,
+            peak: totals.peak,
+        }
+    }
+}
+
+/// Of microseconds.
+fn duration(time: f64) -> Duration {
+    Duration::try_from_secs_f64(time / 1e6).unwrap_or_default()
+}
+
+/// Merges rows until they stand for the same updates on all ranks. A rank that was one update ahead may have merged once more.
+fn merge_alike(recorders: &mut [Recorder]) {
+    let first = |recorder: &Recorder| {
+        let rows = recorder.exchanges.done.rows.first();
+        rows.map_or(1, |row| row.updates)
+    };
+    let most = recorders.iter().map(first).max().unwrap_or(1);
+    for recorder in recorders {
+        while first(recorder) < most && recorder.exchanges.done.rows.len() > 1 {
+            recorder.exchanges.done.halve(ExchangeRow::merge);
+        }
+    }
+}
+
+/// The difference of two records' clocks: the median over the ends of exchanges, which are the same moments on all ranks. Without any, the
+/// machines' clocks have to do.
+fn shift(first: &Recorder, other: &Recorder) -> f64 {
+    let (ours, theirs) = (&first.exchanges.done.rows, &other.exchanges.done.rows);
+    let pairs = ours.iter().zip(theirs);
+    let mut apart: Vec<_> = pairs.map(|(our, their)| our.ended - their.ended).collect();
+    apart.sort_by(f64::total_cmp);
+    match apart.get(apart.len() / 2) {
+        Some(median) => *median,
+        None => (other.origin.unix_ms as f64 - first.origin.unix_ms as f64) * 1e3,
+    }
+}
+
+/// How long the others waited for each rank, in microseconds: in each exchange for the one that waited least itself.
+fn waited_for(recorders: &[Recorder]) -> Vec<f64> {
+    let mut waited = vec![0.; recorders.len()];
+    let rows = recorders
+        .iter()
+        .map(|recorder| recorder.exchanges.done.rows.as_slice());
+    let rows: Vec<_> = rows.collect();
+    let count = rows.iter().map(|rows| rows.len()).min().unwrap_or(0);
+    let others = recorders.len().saturating_sub(1).max(1) as f64;
+    for at in 0..count {
+        let waits = || rows.iter().filter_map(|rows| Some(rows.get(at)?.waited));
+        let least = waits().enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((rank, least)) = least
+            && let Some(waited) = waited.get_mut(rank)
+        {
+            *waited += (waits().sum::<f64>() - least) / others;
+        }
+    }
+    waited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::MemoryReading;
+    use crate::timeline::rows::{PhaseRow, StepRow};
+    use crate::timeline::{page, trace};
+
+    /// A thousand updates of 100 ms, each with ten forward passes.
+    fn recorder() -> Recorder {
+        let mut recorder = Recorder::default();
+        recorder.exchanges.begin(0.);
+        for step in 1..=1000 {
+            let end = 1e5 * step as f64;
+            let passes = (1..=10).map(|pass| (Phase::Forward, 8e3 * f64::from(pass), 8e3));
+            let exchange = [(Phase::Wait, 9e4, 1e4), (Phase::Reduce, 1e5, 1e4)];
+            for (phase, ended, time) in passes.chain(exchange) {
+                let ended = end - 1e5 + ended;
+                let row = PhaseRow {
+                    began: ended - time,
+                    ended,
+                    step,
+                    phase,
+                    succeeded: true,
+                    memory: MemoryReading::default(),
+                };
+                recorder.phase(row, None);
+            }
+            let row = StepRow {
+                began: end - 1e5,
+                ended: end,
+                steps: 1,
+                last: step,
+                ..StepRow::default()
+            };
+            recorder.steps.push(row, StepRow::merge);
+        }
+        recorder
+    }
+
+    #[test]
+    fn many_ranks_stay_small() {
+        const RANKS: usize = 64;
+        const MIB: usize = 1 << 20;
+        let own = recorder();
+        let mut short = own.clone();
+        short.shorten(RANKS);
+        let sent = serde_json::to_vec(&short).expect("a record");
+        assert!(sent.len() < MIB / 8, "{}", sent.len());
+        let all = Gathered::read(&vec![sent; RANKS], &[]).expect("the records");
+        let page = page::write(&own, "64 ranks", Some(&all));
+        let trace = trace::write_all(&all);
+        // A page of one process with as many steps has half a MiB.
+        assert!(page.len() < 2 * MIB, "{}", page.len());
+        assert!(trace.len() < 24 * MIB, "{}", trace.len());
+    }
+}
