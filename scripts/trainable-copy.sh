@@ -2,7 +2,8 @@
 # Copies a crate that depends on candle-nn, and makes the copy depend on candle-headroom-nn in its place, so that its models train.
 # Besides that line of its Cargo.toml, only calls of some methods of candle's tensors change, whose gradients candle-core leaves out or
 # gets wrong: `x.max_pool2d(2)` becomes `x.with_gradients().max_pool2d(2)`, and the file ends with a line that brings
-# `with_gradients` into scope. Run it in your project's folder; it needs cargo and python3.
+# `with_gradients` into scope. A method that the crate defines itself, or that has no replacement, is left alone, which it prints. Run it
+# in your project's folder; it needs cargo and python3.
 #
 #     trainable-copy.sh [OPTIONS] [CRATE] [DEST]
 #
@@ -131,30 +132,62 @@ if count != tables or re.search(r'^package = "candle-nn"$', text, re.M):
 
 # Those of candle_headroom_nn::WithGradients.
 METHODS = """max_pool2d max_pool2d_with_stride avg_pool2d avg_pool2d_with_stride interpolate1d upsample_nearest1d interpolate2d
-    upsample_nearest2d upsample_bilinear2d conv1d conv2d conv_transpose1d scatter scatter_add
+    upsample_nearest2d upsample_bilinear2d conv1d conv1d_with_algo conv2d conv2d_with_algo conv_transpose1d scatter scatter_add
     unfold""".split()
+# Without a gradient, and without a replacement.
+UNREPLACED = ["upsample_bilinear2d_with_scale"]
 SCOPE = b"\n#[allow(unused_imports)]\nuse candle_nn::WithGradients as _;\n"
 
 
+def first_argument(text):
+    """The first of several arguments and the rest behind the comma, of a call's text after its parenthesis. None if it is not all here."""
+    depth = 0
+    for at, letter in enumerate(text):
+        if letter == "," and depth == 0:
+            return text[:at].strip(), text[at + 1:].lstrip()
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0:
+            break
+    return None
+
+
 def with_gradients(sources):
-    """Rust sources, by path, with calls of these methods changed. A method that the crate defines itself is left alone."""
+    """Rust sources, by path, with calls of these methods changed, and what was left alone: methods that the crate defines itself, those
+    without a replacement, and functions that are not called on one line."""
     rust = {path: text.decode() for path, text in sources.items() if path.endswith(".rs")}
     own = {name for text in rust.values() for name in re.findall(r"\bfn\s+(\w+)\s*(?:<[^(]*>)?\(\s*&?\s*(?:mut\s+)?self\b", text)}
     names = "|".join(name for name in METHODS if name not in own)
     method = re.compile(rf"\.\s*({names})(?=\s*\()")
-    function = re.compile(rf"\bTensor::({names})\(\s*&?\s*([\w.]+)\s*,\s*")
-    changed = {}
-    for path, text in rust.items():
+    function = re.compile(rf"\bTensor::({names})\b(\()?")
+    other = re.compile(rf"(?:\.\s*|\bTensor::)({'|'.join(METHODS + UNREPLACED)})(?=\s*\()")
+    changed, left = {}, []
+    for path, text in sorted(rust.items()):
         lines, count = text.split("\n"), 0
         for at, line in enumerate(lines):
             if line.lstrip().startswith("//"):
                 continue
+            leave = lambda name, why: left.append(f"left alone: {name} in {path}:{at + 1}, {why}")
+            for name in other.findall(line):
+                if name in own:
+                    leave(name, "because the crate has a method of this name")
+                elif name in UNREPLACED:
+                    leave(name, "which has no gradient and no replacement")
             line, methods = method.subn(r".with_gradients().\1", line)
-            lines[at], functions = function.subn(r"\2.with_gradients().\1(", line)
-            count += methods + functions
+            count += methods
+            # From the end, so that what stands within another call is changed first.
+            for found in reversed(list(function.finditer(line))):
+                argument = found[2] and first_argument(line[found.end():])
+                if not argument:
+                    leave(found[1], "because the tensor that it is called on is not on the same line")
+                    continue
+                tensor = re.sub(r"^&\s*", "", argument[0])
+                tensor = tensor if re.fullmatch(r"[\w.]+", tensor) else f"({tensor})"
+                line = f"{line[:found.start()]}{tensor}.with_gradients().{found[1]}({argument[1]}"
+                count += 1
+            lines[at] = line
         if count:
             changed[path] = "\n".join(lines).encode() + SCOPE
-    return changed
+    return changed, left
 
 
 def files(folder):
@@ -180,7 +213,7 @@ if os.path.lexists(dest):
     if not same:
         die(f"{dest} exists and is not this copy: remove it or name another folder")
     sources = files(source)
-    if files(dest) == sources | with_gradients(sources):
+    if files(dest) == sources | with_gradients(sources)[0]:
         print(f"{dest} is the copy of {name} {found['version']} already. Nothing is changed.")
     else:
         print(f"{dest} is a copy of {name} {found['version']} whose files were changed since. It is left as it is.")
@@ -193,7 +226,7 @@ else:
         shutil.copytree(source, copy, ignore=left_out)
         with open(os.path.join(copy, "Cargo.toml"), "w") as file:
             file.write(changed)
-        calls = with_gradients(files(source))
+        calls, left = with_gradients(files(source))
         for one, text in calls.items():
             with open(os.path.join(copy, one), "wb") as file:
                 file.write(text)
@@ -201,5 +234,7 @@ else:
     print(f"{dest} is {name} {found['version']} with {package} in place of candle-nn.")
     if calls:
         print(f"Methods of tensors are called with gradients in {len(calls)} files: {', '.join(sorted(calls))}.")
+    for one in left:
+        print(one)
 entry()
 PYTHON

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs candle-transformers' own models on small configurations (tests/models) with candle_nn, with plain compositions of candle's
-# differentiable operations, and with candle-headroom-nn, and prints how many Vars receive a gradient, whether gradients agree, and
-# bytes for each sample.
+# differentiable operations, and with candle-headroom-nn, and prints how many Vars receive a gradient, whether gradients agree, bytes
+# for each sample, and how many losses a trainer takes for ones that depend on how a batch is cut.
 #
 #     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
 #
 # --quick leaves out candle_nn, and the few models that take seconds; --list prints the models' names. Sources are candle-transformers'
 # as published, from cargo's registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh,
 # under the target folder. It fails if a model is not reached with right gradients, unless tests/models says why not, and if it is
-# although tests/models says why not. It needs cargo and python3.
+# although tests/models says why not, or if its loss is refused. It needs cargo and python3.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "$0")/.."
@@ -46,8 +46,10 @@ manifest() {
         -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
         -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
+    # With its trainer.
+    [ "$1" != ours ] || sed -i "s|^candle-nn = .*|&\ncandle-headroom = { path = \"$root\" }|" "$folder/Cargo.toml.new"
     # As in candle-headroom's own manifest.
-    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep '^candle-headroom-nn = { opt-level' Cargo.toml) "$folder/Cargo.toml.new"
+    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep -E '^candle-headroom(-nn)? = \{ opt-level' Cargo.toml) "$folder/Cargo.toml.new"
     printf '\n[patch.crates-io]\ncandle-transformers = { path = "candle-transformers" }\n' >>"$folder/Cargo.toml.new"
     cmp -s "$folder/Cargo.toml.new" "$folder/Cargo.toml" || mv "$folder/Cargo.toml.new" "$folder/Cargo.toml"
     # The versions of both lock files; cargo drops what the variant does not need.
@@ -94,6 +96,6 @@ if [ -z "$quick" ]; then
     original=$work/original/results
 fi
 manifest ours candle-headroom-nn "$root/crates/nn"
-build ours "$work/ours/Cargo.toml"
+build ours "$work/ours/Cargo.toml" --features trainer
 run ours models-ours
 "$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$work/ours/results" "${models[@]}"

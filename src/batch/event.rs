@@ -76,7 +76,7 @@ pub enum Event {
         /// Number of finished samples that are computed again.
         lost: usize,
     },
-    /// The closure was checked when a batch was first cut.
+    /// The closure was checked at the end of one of the first batches that were cut.
     CutChecked(CutCheck),
 }
 

@@ -133,7 +133,7 @@ fn killed_at_every_file_operation() {
         }
     }
     println!("figure: resume/kill_points_tested = {points} points");
-    println!("figure: resume/bits_differing = {wrong} bits");
+    println!("figure: resume/bits_differing_after_kills = {wrong} bits");
     // Three checkpoints of three files and a manifest, each created, written and flushed, in both places.
     assert!(points > 2 * 3 * 12, "{points}");
     assert_eq!(wrong, 0);

@@ -24,11 +24,12 @@
 //!   [`LayerNorm`], [`rotary_emb`], [`attention`](mod@attention)`::flash_attn`, [`kv_cache`], [`quantized::QMatMul`].
 //! - Replaced, because candle's keep more than they need, or are wrong: [`Linear`], [`Activation`], [`Dropout`], [`Embedding`],
 //!   [`GroupNorm`], [`BatchNorm`], [`Conv1d`], [`Conv2d`], [`loss`], [`ops`]`::{softmax, log_softmax, silu, swiglu, …}`.
+//! - Replaced, because candle's sum f16 and bf16 in these types: [`LSTM`], [`GRU`], [`ConvTranspose2d`], which compute in f32.
 //! - In the place of methods of candle's tensors whose gradients are missing or wrong ([`WithGradients`]): [`ops`]`::{max_pool2d,
 //!   avg_pool2d, upsample_nearest2d, upsample_bilinear2d, scatter_add, unfold, …}`.
 //! - New: [`attention()`], exact and without a matrix of scores; [`loss::linear_cross_entropy`], without logits; [`audit()`], which
 //!   says what receives a gradient, and whether it is right; [`recompute()`], which keeps no activations; [`seeded`] randomness.
-//! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `LSTM`, `AdamW`, …
+//! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Sequential`, `AdamW`, …
 //!
 //! Candle's [`Linear`], [`LayerNorm`], [`RmsNorm`], [`Embedding`] and [`Activation`] become these by `into()`.
 //!
@@ -68,6 +69,7 @@ pub mod ops;
 mod prelu;
 pub mod quantized;
 mod recompute;
+pub mod rnn;
 pub mod rotary_emb;
 pub mod scope;
 mod seed;
@@ -84,8 +86,8 @@ pub use attention::{Attention, attention};
 pub use audit::{Audit, AuditBuilder, AuditError, Audited, Received, Slope, audit};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{
-    Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
-    conv1d_no_bias, conv2d, conv2d_no_bias,
+    Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, conv_transpose1d, conv_transpose1d_no_bias,
+    conv_transpose2d, conv_transpose2d_no_bias, conv1d, conv1d_no_bias, conv2d, conv2d_no_bias,
 };
 pub use embedding::{Embedding, embedding};
 pub use group_norm::{GroupNorm, group_norm};
@@ -95,5 +97,6 @@ pub use ops::Dropout;
 pub use recompute::{
     RecomputeError, RegionInputs, RegionOutputs, SecondRun, is_recomputing, recompute,
 };
+pub use rnn::{GRU, LSTM, gru, lstm};
 pub use seed::seeded;
 pub use with_gradients::{Differentiable, WithGradients};

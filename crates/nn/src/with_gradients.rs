@@ -1,3 +1,4 @@
+use candle_core::conv::CudnnFwdAlgo;
 use candle_core::shape::Dim;
 use candle_core::{Module, Result, Tensor, ToUsize2};
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
@@ -128,12 +129,28 @@ impl Differentiable<'_> {
         dilation: usize,
         groups: usize,
     ) -> Result<Tensor> {
+        self.conv1d_with_algo(kernel, padding, stride, dilation, groups, None)
+    }
+
+    /// As [`Tensor::conv1d_with_algo`], by the layer [`Conv1d`].
+    ///
+    /// # Errors
+    /// If the shapes do not match, the kernel does not fit, or stride or groups are zero.
+    pub fn conv1d_with_algo(
+        self,
+        kernel: &Tensor,
+        padding: usize,
+        stride: usize,
+        dilation: usize,
+        groups: usize,
+        cudnn_fwd_algo: Option<CudnnFwdAlgo>,
+    ) -> Result<Tensor> {
         let config = Conv1dConfig {
             padding,
             stride,
             dilation,
             groups,
-            ..Default::default()
+            cudnn_fwd_algo,
         };
         Conv1d::new(kernel.clone(), None, config).forward(self.0)
     }
@@ -150,12 +167,28 @@ impl Differentiable<'_> {
         dilation: usize,
         groups: usize,
     ) -> Result<Tensor> {
+        self.conv2d_with_algo(kernel, padding, stride, dilation, groups, None)
+    }
+
+    /// As [`Tensor::conv2d_with_algo`], by the layer [`Conv2d`].
+    ///
+    /// # Errors
+    /// If the shapes do not match, the kernel does not fit, or stride, dilation or groups are zero.
+    pub fn conv2d_with_algo(
+        self,
+        kernel: &Tensor,
+        padding: usize,
+        stride: usize,
+        dilation: usize,
+        groups: usize,
+        cudnn_fwd_algo: Option<CudnnFwdAlgo>,
+    ) -> Result<Tensor> {
         let config = Conv2dConfig {
             padding,
             stride,
             dilation,
             groups,
-            ..Default::default()
+            cudnn_fwd_algo,
         };
         Conv2d::new(kernel.clone(), None, config).forward(self.0)
     }

@@ -57,7 +57,7 @@ pub(in crate::train) fn compare(
     if !is_too_coarse && difference <= allowed {
         return Ok(CutFinding::Agrees);
     }
-    if !is_too_coarse && whole.changes_buffers {
+    if !is_too_coarse && whole.changes_buffers && !is_clearly_a_sum(&whole, &first, &second) {
         return Ok(CutFinding::ChangesBuffers);
     }
     for seed in 2..2 + SEEDS {
@@ -75,21 +75,39 @@ pub(in crate::train) fn compare(
         cut: parts.loss,
         difference,
         allowed,
-        cause: cause(&whole, &first, &second, allowed * scale),
+        cause: match whole.changes_buffers {
+            // The statistics of the parts add something to every cause.
+            true => CutCause::Sum,
+            false => cause(&whole, &first, &second, allowed * scale),
+        },
     }
     .into())
 }
 
-/// What the gradient of all samples is of the parts' gradients. By least squares it is `a` times the first and `b` times the second: both
-/// times 1 for a sum, parts that add up to 1 for a mean with other weights. If it is no such combination, samples affect each other.
-fn cause(whole: &Side, first: &Side, second: &Side, allowed: f64) -> CutCause {
+/// Whether loss and gradients of all samples are about those of the parts added up, although statistics such as BatchNorm's change both.
+/// Of a mean they are about the average of the parts', half as much: statistics do not double both.
+fn is_clearly_a_sum(whole: &Side, first: &Side, second: &Side) -> bool {
+    let is_about = |value: f64, expected: f64| (value / expected - 1.).abs() < 0.2;
+    let (a, b, rest) = parts_of(whole, first, second);
+    is_about(whole.loss, first.loss + second.loss) && is_about(a + b, 2.) && rest < whole.scale / 2.
+}
+
+/// By least squares, how many times the first and the second part's gradient are in that of all samples, and the norm of the rest. NaN if
+/// both parts have the same direction.
+fn parts_of(whole: &Side, first: &Side, second: &Side) -> (f64, f64, f64) {
     let (w, f, s) = (&whole.gradients, &first.gradients, &second.gradients);
     let (ff, fs, ss, wf, ws) = (dot(f, f), dot(f, s), dot(s, s), dot(w, f), dot(w, s));
     let determinant = ff * ss - fs * fs;
     let a = (wf * ss - ws * fs) / determinant;
     let b = (ws * ff - wf * fs) / determinant;
     let rest = (dot(w, w) - a * wf - b * ws).max(0.).sqrt();
-    // Not for NaN, where both parts have the same direction.
+    (a, b, rest)
+}
+
+/// What the gradient of all samples is of the parts' gradients: both times 1 for a sum, parts that add up to 1 for a mean with other
+/// weights. If it is no such combination, samples affect each other.
+fn cause(whole: &Side, first: &Side, second: &Side, allowed: f64) -> CutCause {
+    let (a, b, rest) = parts_of(whole, first, second);
     let is = |value: f64, expected: f64| (value - expected).abs() < 0.05;
     match rest <= allowed {
         true if is(a, 1.) && is(b, 1.) => CutCause::Sum,

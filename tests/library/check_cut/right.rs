@@ -2,6 +2,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{CutFinding, Fixed, MicroBatch, Recompute};
+use candle_headroom::error::CutCause;
 use candle_headroom::nn::{self, Attention, attention, ops};
 use candle_headroom::train::StepReport;
 use candle_headroom::{AdamW, AdaptiveTrainer, Error, Loss, Sgd};
@@ -395,6 +396,22 @@ fn batch_norm_is_an_event() {
     );
     assert!(format!("{report:#}").contains("BatchNorm"), "{report:#}");
     assert_eq!((other.cut_check(), vars), (None, others));
+}
+
+/// The statistics of a micro-batch do not explain a loss that is as many times larger as there are samples.
+#[test]
+fn a_sum_behind_batch_norm_is_refused() {
+    for size in [2, 3, 7, 8] {
+        let net = ConvNet::new();
+        let statistics = [net.norm.running_mean(), net.norm.running_var()];
+        let builder = AdaptiveTrainer::builder(foreign::<candle_nn::SGD>(&net.trained(), 0.1));
+        let builder = builder.policy(Fixed::new(size).unwrap());
+        let mut trainer = builder.buffers(statistics).build().unwrap();
+        let error = trainer.step(&ConvNet::data(20), |(x, y), _| {
+            net.loss(&x, &y)? * x.dim(0)? as f64
+        });
+        assert_eq!(super::cause(&error.unwrap_err()), Some(CutCause::Sum));
+    }
 }
 
 /// In evaluation mode BatchNorm uses fixed statistics, which is no dependence on the cut.

@@ -1,6 +1,8 @@
 //! Runs candle-transformers' models on small configurations. scripts/try-models.sh builds this program three times, with candle_nn,
 //! with plain compositions and with candle_headroom::nn, and has the last one print the table.
 
+#[cfg(feature = "trainer")]
+mod cut;
 mod inputs;
 mod memory;
 mod models;

@@ -14,6 +14,8 @@ pub struct Outcome {
     pub bytes_per_sample: Option<f64>,
     /// (loss at θ + εd − loss at θ − εd) / 2ε, divided by what the gradient says.
     pub slope: Option<f64>,
+    /// What the trainer says of the loss in parts of a batch, or its error.
+    pub cut: Option<Result<String, String>>,
     pub seconds: f64,
     pub error: Option<String>,
 }

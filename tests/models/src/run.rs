@@ -30,6 +30,10 @@ pub fn run(model: &Model, parameters: Parameters) -> Result<(Outcome, Gradients)
         bytes_per_sample: slope_of_bytes(model, &mut forward)?,
         ..Outcome::default()
     };
+    #[cfg(feature = "trainer")]
+    {
+        outcome.cut = crate::cut::check(model, &parameters, &mut forward)?;
+    }
     let moved: Vec<_> = vars
         .iter()
         .filter(|(name, _)| !is_statistic(name) && model.why_detached(name).is_none())
@@ -65,7 +69,7 @@ fn slope_of_bytes(
     Ok(Some(slope))
 }
 
-fn loss_of(output: &Tensor) -> Result<Tensor> {
+pub fn loss_of(output: &Tensor) -> Result<Tensor> {
     output.sqr()?.mean_all()
 }
 

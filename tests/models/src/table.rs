@@ -31,6 +31,7 @@ pub fn print(
     );
     let (mut before, mut after) = (Count::default(), Count::default());
     let (mut documented, mut failed) = (vec![], vec![]);
+    let (mut checked, mut agreeing, mut refused) = (0, 0, 0);
     let mut worst = (0.0, String::new());
     for name in names {
         let model = named(name)?;
@@ -43,6 +44,17 @@ pub fn print(
         }
         after.add(&of_ours);
 
+        match &ours.0.cut {
+            Some(Ok(found)) => {
+                checked += 1;
+                agreeing += usize::from(found.contains("does not depend"));
+            }
+            Some(Err(error)) => {
+                (checked, refused) = (checked + 1, refused + 1);
+                failed.push(format!("{name}: {}", first_line(error)));
+            }
+            None => {}
+        }
         let faults = &of_ours.faults;
         let cut = model.detached.first().map(|(_, reason)| *reason);
         match model.impossible.or(cut) {
@@ -95,6 +107,9 @@ pub fn print(
     }
     figure("fully_reached", after.reached);
     figure("right", after.right);
+    println!("figure: cut/models_checked = {checked} models");
+    println!("figure: cut/models_that_agree = {agreeing} models");
+    println!("figure: cut/models_refused = {refused} models");
     println!(
         "largest relative difference of a gradient: {:.1e}, {}",
         worst.0, worst.1

@@ -4,13 +4,15 @@
 //! copy, and on the CPU of the input in batches without padding. `conv_transpose1d` has no backward pass, and on the CPU its output is
 //! wrong in batches without padding. The backward pass of `conv2d` fails if the last stride leaves over more of the height than of the
 //! width, or less, and where the padding is wide. The layers here are right in all of these cases, and so are the methods of
-//! [`WithGradients`](super::WithGradients); those of [`Tensor`](candle_core::Tensor) remain candle's, and so does [`ConvTranspose2d`].
+//! [`WithGradients`](super::WithGradients); those of [`Tensor`](candle_core::Tensor) remain candle's. [`ConvTranspose2d`] is right in candle,
+//! but for its sums in f16 and bf16.
 
 mod bias;
 mod plane;
 mod single;
 mod sliding;
 mod transposed;
+mod transposed_plane;
 
 pub use candle_nn::conv::*;
 
@@ -18,3 +20,4 @@ pub(crate) use bias::widened;
 pub use plane::{Conv2d, conv2d, conv2d_no_bias};
 pub use single::{Conv1d, conv1d, conv1d_no_bias};
 pub use transposed::{ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias};
+pub use transposed_plane::{ConvTranspose2d, conv_transpose2d, conv_transpose2d_no_bias};

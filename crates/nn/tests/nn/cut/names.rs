@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::functions::{EXCLUDED, all};
 
 /// Modules of functions and layers, and their files. The glob of `candle_nn` in them is not followed.
-const MODULES: [(&str, &str); 14] = [
+const MODULES: [(&str, &str); 15] = [
     ("", "mod.rs"),
     ("", "activation.rs"),
     ("", "batch_norm/mod.rs"),
@@ -20,6 +20,7 @@ const MODULES: [(&str, &str); 14] = [
     ("loss::", "loss/mod.rs"),
     ("ops::", "ops/mod.rs"),
     ("quantized::", "quantized.rs"),
+    ("", "rnn.rs"),
     ("rotary_emb::", "rotary_emb.rs"),
 ];
 

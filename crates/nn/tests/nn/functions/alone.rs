@@ -59,12 +59,12 @@ fn outcome(case: &Case, arguments: &[Tensor], factor: f64) -> Result<Outcome> {
     })
 }
 
-fn f64s(tensor: &Tensor) -> Result<Vec<f64>> {
+pub fn f64s(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
 /// The largest difference, in proportion to the largest value; infinite for another number of values, or for NaN.
-fn off(found: &[f64], expected: &[f64]) -> f64 {
+pub fn off(found: &[f64], expected: &[f64]) -> f64 {
     let scale = expected
         .iter()
         .fold(1e-30, |most: f64, x| most.max(x.abs()));

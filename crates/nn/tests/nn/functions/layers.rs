@@ -13,8 +13,6 @@ use candle_headroom_nn::{
 use super::case::{Argument, Argument::*, Case, Kind, vb};
 use crate::check::numbers;
 
-/// candle's own operations have no sums in f32 for f16 and bf16.
-const SINGLE: &[DType] = &[DType::F64, DType::F32];
 const STATISTICS: &str = "the statistics are those of the batch";
 
 /// A sample of `dims`, and parameters.
@@ -214,8 +212,7 @@ fn convolutions() -> Vec<Case> {
                 let vb = vb(&[("weight", &x[1]), ("bias", &x[2])]);
                 nn::conv_transpose2d(4, 6, 3, transposed_plane, vb)?.forward(&x[0])
             },
-        )
-        .only(SINGLE),
+        ),
         Case::new(
             "conv_transpose2d_no_bias",
             "",
@@ -226,8 +223,7 @@ fn convolutions() -> Vec<Case> {
                 nn::conv_transpose2d_no_bias(4, 6, 3, config, vb(&[("weight", &x[1])]))?
                     .forward(&x[0])
             },
-        )
-        .only(SINGLE),
+        ),
     ]
 }
 
@@ -295,7 +291,6 @@ fn others() -> Vec<Case> {
         let tensors: Vec<_> = names.into_iter().zip(&x[1..]).collect();
         vb(&tensors)
     };
-    const COMPOSED: &str = "a composition of candle's operations";
     vec![
         Case::new(
             "ops::pixel_shuffle",
@@ -327,9 +322,7 @@ fn others() -> Vec<Case> {
                 let lstm = nn::lstm(3, 3, LSTMConfig::default(), named(x))?;
                 lstm.states_to_tensor(&lstm.seq(&x[0])?)
             },
-        )
-        .only(SINGLE)
-        .without_sums(COMPOSED),
+        ),
         Case::new(
             "gru, GRU",
             "",
@@ -339,9 +332,7 @@ fn others() -> Vec<Case> {
                 let gru = nn::gru(3, 3, GRUConfig::default(), named(x))?;
                 gru.states_to_tensor(&gru.seq(&x[0])?)
             },
-        )
-        .only(SINGLE)
-        .without_sums(COMPOSED),
+        ),
         Case::new(
             "quantized::QMatMul",
             "Q8_0",

@@ -8,6 +8,7 @@ mod case;
 mod elements;
 mod images;
 mod layers;
+pub mod layouts;
 mod losses;
 mod rows;
 

@@ -1,0 +1,288 @@
+//! Recurrent layers as in [`candle_nn::rnn`]. f16 and bf16 are computed in f32 and rounded at the end, so that gradients are summed over
+//! samples and positions in f32.
+
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
+
+pub use candle_nn::rnn::*;
+
+use super::conv::widened;
+use super::linear::Linear;
+use super::ops::sigmoid;
+
+/// What a layer multiplies its input and its state by. Each product has the rows of all gates.
+#[derive(Clone, Debug)]
+struct Cell {
+    of_input: Linear,
+    of_state: Linear,
+    hidden_dim: usize,
+}
+
+impl Cell {
+    /// The parameters of `gates` gates, whose names end with `suffix`. `inits` are those of both weights and of both biases.
+    fn new(
+        gates: usize,
+        (in_dim, hidden_dim): (usize, usize),
+        inits: ([Init; 2], [Option<Init>; 2]),
+        suffix: &str,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let layer = |columns, weight: Init, bias: Option<Init>, name: &str| -> Result<Linear> {
+            let rows = gates * hidden_dim;
+            let weight =
+                vb.get_with_hints((rows, columns), &format!("weight_{name}_{suffix}"), weight)?;
+            let bias =
+                bias.map(|bias| vb.get_with_hints(rows, &format!("bias_{name}_{suffix}"), bias));
+            Ok(Linear::new(weight, bias.transpose()?))
+        };
+        let ([input, state], [input_bias, state_bias]) = inits;
+        Ok(Self {
+            of_input: layer(in_dim, input, input_bias, "ih")?,
+            of_state: layer(hidden_dim, state, state_bias, "hh")?,
+            hidden_dim,
+        })
+    }
+
+    fn dtype(&self) -> DType {
+        self.of_input.weight().dtype()
+    }
+
+    fn device(&self) -> &Device {
+        self.of_input.weight().device()
+    }
+
+    fn zeros(&self, batch: usize) -> Result<Tensor> {
+        Tensor::zeros((batch, self.hidden_dim), self.dtype(), self.device())
+    }
+
+    /// The same in the type that sums are computed in.
+    fn widened(&self) -> Result<Self> {
+        let wide = widened(self.dtype());
+        let layer = |layer: &Linear| -> Result<Linear> {
+            let bias = layer.bias().map(|bias| bias.to_dtype(wide));
+            Ok(Linear::new(
+                layer.weight().to_dtype(wide)?,
+                bias.transpose()?,
+            ))
+        };
+        Ok(Self {
+            of_input: layer(&self.of_input)?,
+            of_state: layer(&self.of_state)?,
+            hidden_dim: self.hidden_dim,
+        })
+    }
+
+    /// The states after each position of an input (batch, positions, features). `next` maps the cell, a position's features and the
+    /// tensors of the state before it to those of the state after it; all in the type that sums are computed in.
+    fn states<const N: usize>(
+        &self,
+        input: &Tensor,
+        first: [&Tensor; N],
+        next: impl Fn(&Self, &Tensor, &[Tensor; N]) -> Result<[Tensor; N]>,
+    ) -> Result<Vec<[Tensor; N]>> {
+        let dtype = self.dtype();
+        for given in first.into_iter().chain([input]) {
+            if given.dtype() != dtype {
+                bail!(
+                    "rnn: the input or the state is {:?}, the weights are {dtype:?}",
+                    given.dtype()
+                )
+            }
+        }
+        let to = |tensors: [&Tensor; N], dtype| -> Result<[Tensor; N]> {
+            let mut converted = tensors.map(Tensor::clone);
+            for tensor in &mut converted {
+                *tensor = tensor.to_dtype(dtype)?;
+            }
+            Ok(converted)
+        };
+        let (cell, wide) = (self.widened()?, widened(dtype));
+        let input = input.to_dtype(wide)?;
+        let (_, positions, _) = input.dims3()?;
+        let mut state = to(first, wide)?;
+        let mut states = Vec::with_capacity(positions);
+        for position in 0..positions {
+            let features = input.narrow(1, position, 1)?.squeeze(1)?.contiguous()?;
+            state = next(&cell, &features, &state)?;
+            states.push(to(state.each_ref(), dtype)?);
+        }
+        Ok(states)
+    }
+
+    /// The state after one position, of features (batch, features).
+    fn state<const N: usize>(
+        &self,
+        input: &Tensor,
+        before: [&Tensor; N],
+        next: impl Fn(&Self, &Tensor, &[Tensor; N]) -> Result<[Tensor; N]>,
+    ) -> Result<[Tensor; N]> {
+        let state = self.states(&input.unsqueeze(1)?, before, next)?.pop();
+        state.ok_or_else(|| candle_core::Error::Msg("rnn: no position".to_owned()).bt())
+    }
+}
+
+/// A long short-term memory, as [`candle_nn::LSTM`].
+#[derive(Clone, Debug)]
+#[expect(clippy::upper_case_acronyms, reason = "candle's name")]
+pub struct LSTM {
+    cell: Cell,
+    config: LSTMConfig,
+}
+
+impl LSTM {
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`].
+    ///
+    /// # Errors
+    /// Those of the `VarBuilder`.
+    pub fn new(
+        in_dim: usize,
+        hidden_dim: usize,
+        config: LSTMConfig,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        let direction = match config.direction {
+            Direction::Forward => "",
+            Direction::Backward => "_reverse",
+        };
+        let suffix = format!("l{}{direction}", config.layer_idx);
+        let inits = (
+            [config.w_ih_init, config.w_hh_init],
+            [config.b_ih_init, config.b_hh_init],
+        );
+        let cell = Cell::new(4, (in_dim, hidden_dim), inits, &suffix, &vb)?;
+        Ok(Self { cell, config })
+    }
+
+    /// The initializations, the index of the layer and its direction.
+    #[must_use]
+    pub fn config(&self) -> &LSTMConfig {
+        &self.config
+    }
+
+    fn next(cell: &Cell, x: &Tensor, [h, c]: &[Tensor; 2]) -> Result<[Tensor; 2]> {
+        let gates = (cell.of_input.forward(x)? + cell.of_state.forward(h)?)?.chunk(4, 1)?;
+        let [input, forget, value, output] = gates.as_slice() else {
+            bail!("lstm: {} gates", gates.len())
+        };
+        let c = ((sigmoid(forget)? * c)? + (sigmoid(input)? * value.tanh()?)?)?;
+        let h = (sigmoid(output)? * c.tanh()?)?;
+        Ok([h, c])
+    }
+}
+
+impl RNN for LSTM {
+    type State = LSTMState;
+
+    fn zero_state(&self, batch_dim: usize) -> Result<LSTMState> {
+        let zeros = self.cell.zeros(batch_dim)?;
+        Ok(LSTMState::new(zeros.clone(), zeros))
+    }
+
+    fn step(&self, input: &Tensor, state: &LSTMState) -> Result<LSTMState> {
+        let [h, c] = self.cell.state(input, [&state.h, &state.c], Self::next)?;
+        Ok(LSTMState { h, c })
+    }
+
+    fn seq_init(&self, input: &Tensor, state: &LSTMState) -> Result<Vec<LSTMState>> {
+        let states = self.cell.states(input, [&state.h, &state.c], Self::next)?;
+        Ok(states
+            .into_iter()
+            .map(|[h, c]| LSTMState { h, c })
+            .collect())
+    }
+
+    fn states_to_tensor(&self, states: &[LSTMState]) -> Result<Tensor> {
+        let states: Vec<_> = states.iter().map(|state| &state.h).collect();
+        Tensor::stack(&states, 1)
+    }
+}
+
+/// Makes a [`LSTM`], with parameters named and initialized as by [`candle_nn::lstm`].
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder) -> Result<LSTM> {
+    LSTM::new(in_dim, hidden_dim, config, vb)
+}
+
+/// A gated recurrent unit, as [`candle_nn::GRU`].
+#[derive(Clone, Debug)]
+#[expect(clippy::upper_case_acronyms, reason = "candle's name")]
+pub struct GRU {
+    cell: Cell,
+    config: GRUConfig,
+}
+
+impl GRU {
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`].
+    ///
+    /// # Errors
+    /// Those of the `VarBuilder`.
+    pub fn new(
+        in_dim: usize,
+        hidden_dim: usize,
+        config: GRUConfig,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        let inits = (
+            [config.w_ih_init, config.w_hh_init],
+            [config.b_ih_init, config.b_hh_init],
+        );
+        let cell = Cell::new(3, (in_dim, hidden_dim), inits, "l0", &vb)?;
+        Ok(Self { cell, config })
+    }
+
+    /// The initializations.
+    #[must_use]
+    pub fn config(&self) -> &GRUConfig {
+        &self.config
+    }
+
+    fn next(cell: &Cell, x: &Tensor, [h]: &[Tensor; 1]) -> Result<[Tensor; 1]> {
+        let of_input = cell.of_input.forward(x)?.chunk(3, 1)?;
+        let of_state = cell.of_state.forward(h)?.chunk(3, 1)?;
+        let ([reset, update, new], [reset_state, update_state, new_state]) =
+            (of_input.as_slice(), of_state.as_slice())
+        else {
+            bail!("gru: {} gates", of_input.len())
+        };
+        let reset = sigmoid(&(reset + reset_state)?)?;
+        let update = sigmoid(&(update + update_state)?)?;
+        let new = (new + (reset * new_state)?)?.tanh()?;
+        let h = ((&update * h)? - ((&update - 1.)? * new)?)?;
+        Ok([h])
+    }
+}
+
+impl RNN for GRU {
+    type State = GRUState;
+
+    fn zero_state(&self, batch_dim: usize) -> Result<GRUState> {
+        let h = self.cell.zeros(batch_dim)?;
+        Ok(GRUState { h })
+    }
+
+    fn step(&self, input: &Tensor, state: &GRUState) -> Result<GRUState> {
+        let [h] = self.cell.state(input, [&state.h], Self::next)?;
+        Ok(GRUState { h })
+    }
+
+    fn seq_init(&self, input: &Tensor, state: &GRUState) -> Result<Vec<GRUState>> {
+        let states = self.cell.states(input, [&state.h], Self::next)?;
+        Ok(states.into_iter().map(|[h]| GRUState { h }).collect())
+    }
+
+    /// Joins the states side by side: (batch, positions · hidden).
+    fn states_to_tensor(&self, states: &[GRUState]) -> Result<Tensor> {
+        let states: Vec<_> = states.iter().map(|state| &state.h).collect();
+        Tensor::cat(&states, 1)
+    }
+}
+
+/// Makes a [`GRU`], with parameters named and initialized as by [`candle_nn::gru`].
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn gru(in_dim: usize, hidden_dim: usize, config: GRUConfig, vb: VarBuilder) -> Result<GRU> {
+    GRU::new(in_dim, hidden_dim, config, vb)
+}
