@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Moments;
 use super::rule::Range;
 use crate::error::Result;
-use crate::nn::Patterns;
+use crate::names::Patterns;
 
 /// A Var that an optimizer updates, and its name.
 #[derive(Debug, Clone)]

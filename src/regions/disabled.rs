@@ -18,12 +18,12 @@ pub(crate) struct Held {
 
 /// Without the feature no layer asks.
 #[derive(Debug, Default)]
-pub(crate) struct Surroundings;
+pub(crate) struct Surroundings(());
 
 impl Surroundings {
     #[inline]
     pub(crate) fn new(_: Option<&DeviceMemory>) -> Self {
-        Self
+        Self(())
     }
 
     #[inline]

@@ -4,7 +4,6 @@ mod exchanges;
 #[cfg(feature = "nvtx")]
 mod nvtx;
 mod page;
-mod rank_times;
 mod ranks;
 mod recorder;
 mod rows;
@@ -20,7 +19,7 @@ use parking_lot::Mutex;
 
 #[cfg(feature = "nvtx")]
 pub use nvtx::NvtxRanges;
-pub use rank_times::{RankTime, RankTimes};
+pub use ranks::{RankTime, RankTimes};
 pub use trace::SavedTrace;
 
 use crate::batch::{Observer, TrainingEvent};

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::rank_times::RankTimes;
-use super::ranks::Gathered;
+use super::ranks::{Gathered, RankTimes};
 use super::recorder::Recorder;
 use super::{Timeline, page, trace};
 use crate::distributed::Group;

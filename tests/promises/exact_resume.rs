@@ -157,7 +157,6 @@ impl<A: Algorithm> Case<'_, A> {
             bits += differing(&parts, &trace) + differing_bytes(&resumed, &end);
         }
         Checked {
-            name,
             interruptions: 2 * all,
             bits,
         }
@@ -167,7 +166,6 @@ impl<A: Algorithm> Case<'_, A> {
 /// What interruptions of a run have shown.
 #[derive(Debug)]
 struct Checked {
-    name: &'static str,
     interruptions: usize,
     /// Bits of losses and of the state at the end that are not those of the run without interruptions.
     bits: usize,

@@ -123,7 +123,6 @@ impl Cell {
 
 /// A long short-term memory, as [`candle_nn::LSTM`].
 #[derive(Clone, Debug)]
-#[expect(clippy::upper_case_acronyms, reason = "candle's name")]
 pub struct LSTM {
     cell: Cell,
     config: LSTMConfig,
@@ -207,7 +206,6 @@ pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder
 
 /// A gated recurrent unit, as [`candle_nn::GRU`].
 #[derive(Clone, Debug)]
-#[expect(clippy::upper_case_acronyms, reason = "candle's name")]
 pub struct GRU {
     cell: Cell,
     config: GRUConfig,

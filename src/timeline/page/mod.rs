@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::rank_times::RankTime;
-use super::ranks::{Gathered, Ranked};
+use super::ranks::{Gathered, RankTime, Ranked};
 use super::recorder::Recorder;
 
 /// How many of the latest phases are on the page. The trace has all that are kept.
@@ -25,9 +24,7 @@ pub(super) fn write(recorder: &Recorder, title: &str, all: Option<&Gathered>) ->
             include_str!("words.js"),
             include_str!("chart.js"),
             include_str!("hover.js"),
-            include_str!("phases.js"),
-            include_str!("ranks.js"),
-            include_str!("layers.js"),
+            include_str!("lanes.js"),
             include_str!("build.js"),
         ),
     )

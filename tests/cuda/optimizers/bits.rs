@@ -1,13 +1,12 @@
 //! On the device as on the CPU, bit by bit.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 use candle_headroom::optim::{
-    Algorithm, Commit, Fused, FusedBuilder, Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Algorithm, Commit, FusedBuilder, Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};
-use crate::support::{flat, wave};
 
 /// What an optimizer has done to the parameters after some steps, and how far it says it is.
 pub(super) fn run<A: Algorithm>(

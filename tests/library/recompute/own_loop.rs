@@ -10,7 +10,7 @@ use candle_headroom::{Error, ErrorExt, testing};
 
 /// The error of a backward pass, by way of candle's and of this crate's.
 fn failure(ys: &Tensor) -> Result<(candle_core::Error, Error)> {
-    let backward = || Ok(ys.sum_all()?.backward());
+    let backward = || -> Result<_> { Ok(ys.sum_all()?.backward()) };
     let error = backward()?.expect_err("the second run fails");
     Ok((error, backward()?.expect_err("again").into()))
 }

@@ -129,7 +129,7 @@ fn a_panic_ends_the_surroundings() -> Result<()> {
     let xs = Var::ones(3, DType::F32, &Device::Cpu)?;
     let (loss, notes) = (loss(&xs)?, notes(false));
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        within(Rc::new(Told(notes.clone())), || {
+        within::<()>(Rc::new(Told(notes.clone())), || {
             resume_unwind(Box::new("on purpose")) // prints nothing
         })
     }));

@@ -8,7 +8,6 @@ use candle_core::{CudaDevice, Result as CandleResult, Storage, Tensor};
 
 use super::slot::{Ring, Slot, SlotTensor, changed, uninitialized};
 use super::stream::CopyStream;
-use crate::data::stage::Load as _;
 use crate::error::Result;
 use crate::memory::{drain, while_dropping};
 
