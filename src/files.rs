@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Component, Path};
 
-pub(crate) use candle_headroom_environment::files::{open, text, without_waiting};
+pub(crate) use candle_headroom_environment::files::{open, text, without_links};
 
 /// Whether a name, joined to a folder, is an entry of that folder.
 pub(crate) fn is_plain(name: &str) -> bool {

@@ -11,6 +11,7 @@ use regex::Regex;
 use crate::error::{self, OutputError};
 use crate::files;
 use crate::replace::replace;
+use crate::testing::{FileOperation, inject_file};
 
 /// The first line of a text, at most 1 KiB of it.
 pub(crate) fn first_line(text: &str) -> &str {
@@ -20,9 +21,14 @@ pub(crate) fn first_line(text: &str) -> &str {
     ends.find_map(|end| line.get(..end)).unwrap_or_default()
 }
 
-/// The first line of a text for a file that others may read: addresses without the user, the query and the fragment, which may be a key
-/// to what they name, and no bearer token.
+/// The first line of a text for a file that others may read.
 pub(crate) fn public_line(text: &str) -> Cow<'_, str> {
+    public(first_line(text))
+}
+
+/// A text for a file that others may read: addresses without the user, the query and the fragment, which may be a key to what they name,
+/// and no bearer token.
+pub(crate) fn public(text: &str) -> Cow<'_, str> {
     static SECRETS: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
         Regex::new(
             r#"(?ix) (?<kept> \b bearer \s+) [^\s"',;]+
@@ -30,19 +36,23 @@ pub(crate) fn public_line(text: &str) -> Cow<'_, str> {
         )
     });
     match &*SECRETS {
-        Ok(secrets) => secrets.replace_all(first_line(text), "$kept$scheme$place"),
+        Ok(secrets) => secrets.replace_all(text, "$kept$scheme$place"),
         Err(_) => Cow::Borrowed("<withheld>"),
     }
 }
 
 /// Replaces a file as a whole. Devices and pipes are written to in place.
 pub(crate) fn save(path: &Path, text: &str) -> error::Result<()> {
+    let write = |file: &mut dyn Write| {
+        inject_file(FileOperation::Write, path)?;
+        file.write_all(text.as_bytes())
+    };
     let saved = match path.metadata() {
         Ok(there) if !there.is_file() => {
             let file = File::options().write(true).open(path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
+            file.and_then(|mut file| write(&mut file))
         }
-        _ => replace(path, |file| file.write_all(text.as_bytes())),
+        _ => replace(path, write),
     };
     Ok(saved.map_err(|error| OutputError::at(path, &error))?)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cut::CutCheck;
 use crate::error::{Cause, Phase};
 
-/// A change of the micro-batch size, a retry, or a check.
+/// A change of the micro-batch size, a retry, a check, or data that begin elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -76,6 +76,17 @@ pub enum Event {
         /// Number of finished samples that are computed again.
         lost: usize,
     },
+    /// After a trainer's state was loaded, a loader with [`accept_changed_data`](crate::data::LoaderBuilder::accept_changed_data) began elsewhere
+    /// than the saved run stopped: samples come again, or are left out.
+    #[non_exhaustive]
+    ContinuedElsewhere {
+        /// The loader.
+        loader: String,
+        /// The place of the saved run's next batch; `None` if that run had not read a loader of this name.
+        saved: Option<String>,
+        /// Where the loader stood before its first batch.
+        found: String,
+    },
     /// The closure was checked at the end of one of the first batches that were cut.
     CutChecked(CutCheck),
 }
@@ -108,6 +119,22 @@ impl fmt::Display for Event {
                 write!(f, "the update used {peak} with a limit of {limit}")
             }
             Self::Restarted { lost } => write!(f, "batch restarted: {lost} finished samples lost"),
+            Self::ContinuedElsewhere {
+                loader,
+                saved: Some(saved),
+                found,
+            } => write!(
+                f,
+                "loader `{loader}` begins at {found}, and the saved run stopped before {saved}"
+            ),
+            Self::ContinuedElsewhere {
+                loader,
+                saved: None,
+                found,
+            } => write!(
+                f,
+                "loader `{loader}` begins at {found}, and the saved run had not read it"
+            ),
             Self::CutChecked(check) => check.fmt(f),
         }
     }

@@ -72,14 +72,14 @@ pub(super) fn complete(
     other.is_some() || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
 }
 
-/// Completes an exhaustion that is not retried. Asking who else uses the device takes time.
+/// Completes an exhaustion that is not retried, of samples that may fit another time or never do. Asking who else uses the device takes time.
 pub(crate) fn conclude(
     exhausted: &mut ResourceExhausted,
-    is_passing: bool,
+    may_fit: bool,
     memory: Option<&DeviceMemory>,
     remedies: Vec<Remedy>,
 ) {
-    if exhausted.micro_batch == Some(1) && !is_passing {
+    if exhausted.micro_batch == Some(1) && !may_fit {
         exhausted.cause = Cause::NeverFits;
     }
     exhausted.remedies.extend(remedies);

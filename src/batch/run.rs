@@ -90,6 +90,7 @@ impl Engine {
                 Vec::new()
             };
             drop(piece);
+            let mut is_final = false;
             let (error, is_lost) = match done {
                 Ok(result) => {
                     let mut completed = attempt.completed();
@@ -116,6 +117,7 @@ impl Engine {
                 Err(Failure::Final(error)) => {
                     // The policy learns of it, and nothing is tried again.
                     at.restarts = MAX_RESTARTS;
+                    is_final = true;
                     (error, true)
                 }
             };
@@ -139,7 +141,9 @@ impl Engine {
                 .passing(is_passing)
                 .regions(self.regions.of(recomputes));
             let Some(to) = self.next_size(&mut at, extent, &failure, is_lost) else {
-                conclude(&mut exhausted, is_passing, memory.as_ref(), remedies);
+                // A sample whose earlier batches were lost may fit.
+                let may_fit = is_passing || is_final;
+                conclude(&mut exhausted, may_fit, memory.as_ref(), remedies);
                 return Err(Error::ResourceExhausted(exhausted));
             };
             let event = Event::Retried {

@@ -101,7 +101,7 @@ impl CheckpointsBuilder {
     /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, and `File` if it cannot be created or written. In a group
+    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File` if it cannot be created or written. In a group
     /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();

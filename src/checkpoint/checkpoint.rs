@@ -165,7 +165,7 @@ impl Checkpoint {
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
-        self.check(trainer)?;
+        self.check(trainer, 1)?;
         let state = self.state()?;
         self.load(trainer, &state, |loaded| loaded)
     }
@@ -189,10 +189,12 @@ impl Checkpoint {
         }
     }
 
-    /// Compares it with a trainer's model, which it does not change, and with the memory that there is.
-    pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T) -> Result<()> {
+    /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take
+    /// the state; this one also keeps the parameters that it replaces.
+    pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T, ranks: u64) -> Result<()> {
         let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
-        check_memory(&self.path, saved.bytes().saturating_add(state.bytes()))?;
+        let states = state.bytes().saturating_mul(ranks);
+        check_memory(&self.path, saved.bytes().saturating_add(states))?;
         fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::manifest::Fingerprint;
 use crate::error::CheckpointError;
 use crate::fixed_file::FixedFile;
+use crate::testing::{FileOperation, inject_file};
 
 /// One thread's share of a checksum.
 const SHARE: u64 = 16 << 20;
@@ -32,6 +33,7 @@ pub(super) fn read_all(file: &FixedFile) -> Result<Vec<u8>, CheckpointError> {
 
 /// Size and checksum; large files by several threads.
 fn fingerprint(file: &FixedFile) -> io::Result<Fingerprint> {
+    inject_file(FileOperation::Read, file.path())?;
     let length = file.len();
     let share = |start: u64| {
         let end = start.saturating_add(SHARE).min(length);

@@ -34,11 +34,7 @@ impl Folder {
             let parent = folder.parent().filter(|it| !it.as_os_str().is_empty());
             sync_folder(parent.unwrap_or(Path::new(".")))?;
         }
-        let lock_path = path.join(LOCK);
-        let mut options = File::options();
-        options.create(true).truncate(false).write(true);
-        let lock = files::without_waiting(&mut options).open(&lock_path);
-        let mut lock = lock.map_err(CheckpointError::file("open", &lock_path))?;
+        let mut lock = open_lock(&path.join(LOCK))?;
         let is_alone = match lock.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => {
@@ -101,6 +97,29 @@ impl Folder {
             }
         }
         Ok(())
+    }
+}
+
+/// Opens the lock, whose content is replaced, so it must be a file of this folder: a link may lead to a file of somebody else's.
+fn open_lock(path: &Path) -> Result<File, CheckpointError> {
+    let is_link = || fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    let foreign = || CheckpointError::ForeignLock(path.to_owned());
+    // Opening refuses a link too, where the system can.
+    if is_link() {
+        return Err(foreign());
+    }
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    let lock = match files::without_links(&mut options).open(path) {
+        Err(_) if is_link() => return Err(foreign()),
+        lock => lock.map_err(CheckpointError::file("open", path))?,
+    };
+    let found = lock
+        .metadata()
+        .map_err(CheckpointError::file("read", path))?;
+    match found.is_file() {
+        true => Ok(lock),
+        false => Err(foreign()),
     }
 }
 

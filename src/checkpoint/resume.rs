@@ -93,7 +93,7 @@ impl Checkpoints {
         trainer: &mut T,
     ) -> Result<Option<Head>> {
         let read = |latest: Checkpoint| {
-            latest.check(trainer)?;
+            latest.check(trainer, 1 + group.beside().len() as u64)?;
             let state = latest.state()?;
             let head = Head::new(&latest).with(trainer, &state);
             Ok((latest, state, head))
@@ -106,7 +106,7 @@ impl Checkpoints {
         };
         let ready = match own {
             Some(_) => Ok(()),
-            None => head.check(trainer, &self.folder.path.join(&head.name)),
+            None => head.check(group, trainer, &self.folder.path.join(&head.name)),
         };
         self.ranks.agree(CALL, ready, |()| ())?;
         let (own, state) = match own {
@@ -157,11 +157,14 @@ impl Head {
         self
     }
 
-    /// Checks that the model is as rank 0's, and that there is memory for the state.
-    fn check<T: Resumable + ?Sized>(&self, trainer: &T, path: &Path) -> Result<()> {
+    /// Checks that the model is as rank 0's, and that there is memory for the state on each rank of this machine. Rank 0 holds its own
+    /// already.
+    fn check<T: Resumable + ?Sized>(&self, group: &Group, trainer: &T, path: &Path) -> Result<()> {
         let own = described(trainer);
         if own == self.model {
-            return check_memory(path, self.state_bytes);
+            let beside = group.beside().iter().filter(|rank| **rank > 0).count();
+            let states = self.state_bytes.saturating_mul(1 + beside as u64);
+            return check_memory(path, states);
         }
         let pairs = own
             .iter()

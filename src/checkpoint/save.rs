@@ -36,10 +36,8 @@ impl Checkpoints {
         if !self.settings.in_background {
             return self.save(trainer, loss).map(Saving::from);
         }
-        if let Err(error) = self.folder.check_owner() {
-            return self
-                .ended(trainer.updates(), Err(error.into()))
-                .map(Saving::from);
+        if let Some(ended) = self.unless_owner(trainer)? {
+            return Ok(ended.into());
         }
         let snapshot = self.snapshot(trainer, loss, true)?;
         if !snapshot.is_copy {
@@ -58,11 +56,21 @@ impl Checkpoints {
         trainer: &T,
         loss: Option<f64>,
     ) -> Result<Written> {
-        if let Err(error) = self.folder.check_owner() {
-            return self.ended(trainer.updates(), Err(error.into()));
+        if let Some(ended) = self.unless_owner(trainer)? {
+            return Ok(ended);
         }
         let snapshot = self.snapshot(trainer, loss, false)?;
         self.write(&snapshot)
+    }
+
+    /// How saving ends if another run has opened the folder since.
+    fn unless_owner<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<Option<Written>> {
+        let Err(error) = self.folder.check_owner() else {
+            return Ok(None);
+        };
+        // The other ranks give their parts of a sharded state, which have to come to an end.
+        trainer.give_state()?;
+        self.ended(trainer.updates(), Err(error.into())).map(Some)
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> Result<Written> {

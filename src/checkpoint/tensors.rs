@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use crate::elements;
 use crate::error::{CheckpointError, Result};
 use crate::fixed_file::{FixedFile, StoredTensor};
+use crate::testing::{FileOperation, inject_file};
 
 /// The tensors of one or more safetensors files, by name.
 #[derive(Debug)]
@@ -29,7 +30,8 @@ impl Saved<'_> {
     pub(super) fn load(&self, device: &Device) -> Result<Tensor> {
         let dtype = DType::try_from(self.dtype).map_err(candle_core::Error::wrap)?;
         elements::from_bytes(dtype, &self.shape, device, |bytes| {
-            let read = self.file.read_at(bytes, self.range.start);
+            let read = inject_file(FileOperation::Read, self.file.path());
+            let read = read.and_then(|()| self.file.read_at(bytes, self.range.start));
             let read = read.and_then(|()| self.file.check());
             Ok(read.map_err(CheckpointError::file("read", self.file.path()))?)
         })

@@ -95,7 +95,7 @@ macro_rules! pointer {
 
 pointer!(&D, Box<D>, Arc<D>);
 
-/// A list of samples in memory.
+/// A list of samples in memory. Its name is that of its type: name the [loader](super::LoaderBuilder::name) by its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items<T>(pub Vec<T>);
 

@@ -121,6 +121,10 @@ impl GroupBuilder {
         let before = machines.get(..control.rank()).unwrap_or_default();
         let same = before.iter().filter(|other| **other == machine.as_bytes());
         let local_rank = launch.local_rank.unwrap_or(same.count());
+        let beside = machines.iter().enumerate().filter(|(rank, other)| {
+            *rank != control.rank() && other.as_slice() == machine.as_bytes()
+        });
+        let beside = beside.map(|(rank, _)| rank).collect();
         let hosts = machines.iter().map(|machine| {
             let machine = String::from_utf8_lossy(machine);
             machine.lines().next().unwrap_or_default().to_owned()
@@ -130,6 +134,7 @@ impl GroupBuilder {
             control: Arc::new(control),
             local_rank,
             hosts,
+            beside,
             mpi,
             engines: Default::default(),
         })))

@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub(super) control: Arc<Control>,
     pub(super) local_rank: usize,
     pub(super) hosts: Vec<String>,
+    /// The other ranks of this machine.
+    pub(super) beside: Vec<usize>,
     pub(super) mpi: Option<Arc<Mpi>>,
     /// By device, since each one may need another.
     pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
@@ -94,6 +96,11 @@ impl Group {
     /// one (`srun --gpus-per-task=1`), which then has number 0.
     pub fn local_rank(&self) -> usize {
         self.0.local_rank
+    }
+
+    /// Returns the other ranks of this machine, which share its memory.
+    pub(crate) fn beside(&self) -> &[usize] {
+        &self.0.beside
     }
 
     /// Returns the names of the ranks' machines.

@@ -54,6 +54,12 @@ pub enum CheckpointError {
         .0.display()
     )]
     InUse(PathBuf),
+    /// The lock of a run's folder is a link or no regular file. Nothing was written to it.
+    #[error(
+        "{} is a link or no regular file, and a run writes its lock there: remove it, or use another folder",
+        .0.display()
+    )]
+    ForeignLock(PathBuf),
     /// The folder holds checkpoints, and the run began without them.
     #[error(
         "{} holds step {step}, and this run did not resume from it: call `resume` before the first step, or use another folder",

@@ -126,6 +126,8 @@ pub enum IncidentKind {
     OverLimit,
     /// A check found that the loss depends on how a batch is cut, and that buffers change, as with BatchNorm.
     CutChecked,
+    /// After a resume a loader began elsewhere than the saved run stopped.
+    ContinuedElsewhere,
     /// A batch ended with an error.
     Failed,
     /// A batch ended because the device was lost.
@@ -145,6 +147,7 @@ impl From<&Event> for IncidentKind {
             Event::Retried { .. } | Event::UpdateRetried { .. } => Self::Retried,
             Event::OverLimit { .. } => Self::OverLimit,
             Event::Restarted { .. } => Self::Restarted,
+            Event::ContinuedElsewhere { .. } => Self::ContinuedElsewhere,
             Event::CutChecked(_) => Self::CutChecked,
         }
     }

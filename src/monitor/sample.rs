@@ -79,6 +79,7 @@ sample! {
     ecc_errors: u64 as "ecc_errors",
     /// On the host, the share of time since the sample before that the observed trainers waited for their
     /// [`Loader`](crate::data::Loader)s, in percent. `None` until the first such batch; see [`Monitor`](super::Monitor#one-stream-of-events).
+    /// A wait shows once its batch has arrived, and at most five seconds of it after that.
     data_wait: u64 as "data_wait_percent",
 }
 

@@ -97,10 +97,11 @@ pub(super) fn host(interval: Duration, waited: Waited) -> (Source, Looker) {
 }
 
 /// The percentage of the time since the sample before that was waited. A wait is known once it has ended: what is longer than that time
-/// is left for the samples to come.
+/// is left for the samples to come, but a long one is not shown long after it.
 fn share(waited: &mut Duration, since: Duration) -> u64 {
+    const LEFT: Duration = Duration::from_secs(5);
     let shown = since.min(*waited);
-    *waited -= shown;
+    *waited = (*waited - shown).min(LEFT);
     match since.as_secs_f64() {
         0. => 0,
         since => (100. * shown.as_secs_f64() / since).min(100.) as u64,

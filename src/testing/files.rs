@@ -145,6 +145,10 @@ pub(crate) fn inject_file(operation: FileOperation, path: &Path) -> io::Result<(
 impl Plan {
     fn pass(&self, operation: FileOperation) -> io::Result<()> {
         let faults = &self.faults;
+        // What is changed has the same numbers whatever is read between.
+        if operation == FileOperation::Read && faults.only != Some(operation) {
+            return Ok(());
+        }
         self.operations.fetch_add(1, Relaxed);
         if faults.only.is_some_and(|only| only != operation) {
             return Ok(());

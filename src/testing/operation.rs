@@ -1,4 +1,4 @@
-/// An operation on a file or a folder of a checkpoint.
+/// An operation on a file or a folder of a checkpoint, or on the file of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileOperation {
@@ -12,4 +12,7 @@ pub enum FileOperation {
     Rename,
     /// A file or folder is removed.
     Remove,
+    /// A checkpoint's file is read to be verified, or a tensor of it to be loaded. It is counted only with
+    /// `FileFaults::only`.
+    Read,
 }

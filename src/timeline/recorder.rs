@@ -12,7 +12,7 @@ use crate::batch::{EventKind, Plan, Task, TrainingEvent};
 use crate::error::Phase;
 use crate::incident::{Incident, IncidentKind};
 use crate::monitor::unix_milliseconds;
-use crate::output::first_line;
+use crate::output::{first_line, public};
 
 const NAMES: usize = 8;
 const NOTES: usize = 64;
@@ -295,7 +295,7 @@ impl Recorder {
             step: self.running.step,
             kind,
             text,
-            detail: exhausted.map(|exhausted| format!("{exhausted:#}")),
+            detail: exhausted.map(|exhausted| public(&format!("{exhausted:#}")).into_owned()),
         };
         self.totals.marks += 1;
         push(&mut self.marks, mark, MARKS);

@@ -44,6 +44,8 @@ impl Timeline {
         path: impl AsRef<Path>,
     ) -> Result<RankTimes> {
         let (path, rank, own) = (path.as_ref(), group.rank(), self.copy());
+        // While rank 0 writes, the others may wait for it in their next call.
+        let _working = group.working();
         let gathered = gather(group, own.clone());
         match &gathered {
             Ok((None, _)) => {}

@@ -106,9 +106,7 @@ impl<O: Commit> Core<O> {
             None => extent_of(batch)?,
         };
         let origins = batch.origins();
-        let positions = &self.positions;
-        let is_known = |loader: &str| positions.consumed(loader).is_some();
-        self.awaited.check(&origins, is_known)?;
+        let elsewhere = self.awaited.check(&origins)?;
         self.report_lost()?;
         self.accumulator.begin()?;
         let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
@@ -121,6 +119,10 @@ impl<O: Commit> Core<O> {
         let batches = self.accumulator.window.batches;
         let step = self.accumulator.batches + batches as u64;
         let done = engine.batch(step, extent.samples, waited, |engine, took| {
+            for event in elsewhere {
+                tracing::warn!("{event}");
+                engine.happened(event, &mut took.events);
+            }
             let mut accumulation = Accumulation {
                 core: &mut *self,
                 batch,

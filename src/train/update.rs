@@ -124,6 +124,9 @@ impl<O: Commit> Core<O> {
         if report.is_ok() {
             // At once: an observer may panic after this.
             self.positions.consume();
+            // The other ranks' elements come later.
+            self.accumulator.is_interrupted =
+                self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
         }
         report.map_err(|error| unmask(error, &engine.device))
     }

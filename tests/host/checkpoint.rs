@@ -1,10 +1,14 @@
 //! The memory of a checkpoint: a copy of the model where there is room for one.
 
 use std::ops::ControlFlow::Continue;
+use std::sync::Barrier;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
-use candle_headroom::error::CheckpointError;
+use candle_headroom::distributed::Group;
+use candle_headroom::error::{CheckpointError, GroupError};
+use candle_headroom::memory::Limit;
+use candle_headroom::optim::ParamsSgd;
 use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 
 use crate::support::alone;
@@ -113,4 +117,67 @@ fn room_is_asked_for_the_state_and_the_model() {
     assert!(matches!(saving, Continue(Saving::Started)), "{saving:?}");
     checkpoints.flush().unwrap();
     assert!(scope.peak().unwrap() <= limit);
+}
+
+/// The ranks of one machine share its memory: each takes a copy of the state.
+#[test]
+fn ranks_of_one_machine_count_their_copies_together() {
+    let _alone = alone();
+    let temporary = tempfile::tempdir().unwrap();
+    let trainer = || {
+        let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
+        let params = ParamsSgd {
+            momentum: 0.9,
+            ..ParamsSgd::default()
+        };
+        let optimizer = Sgd::builder(vec![("w", w.clone())]).params(params);
+        let trainer = AdaptiveTrainer::builder(optimizer.build().unwrap());
+        (w, trainer.build().unwrap())
+    };
+    let (w, mut first) = trainer();
+    let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
+    let loss = |x: Tensor| w.sum_all()?.broadcast_mul(&x.sum_all()?);
+    first.step(&x, |x, _| loss(x)).unwrap();
+    let mut checkpoints = Checkpoints::builder(temporary.path()).open().unwrap();
+    checkpoints.save_now(&first).unwrap();
+    checkpoints.finish().unwrap();
+    drop(first);
+
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let memory = DeviceMemory::host().open().unwrap();
+    let meet = Barrier::new(2);
+    let resume = |rank: usize| {
+        let variables = [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "2".to_owned()),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.to_string()),
+        ];
+        let group = Group::builder().variables(variables).open().unwrap();
+        let (_w, mut trainer) = trainer();
+        let builder = Checkpoints::builder(temporary.path()).group(&group);
+        let mut checkpoints = builder.open().unwrap();
+        if meet.wait().is_leader() {
+            // The parameters that are replaced, and the state: once and a half.
+            let limit = memory.in_use().unwrap() + 5 * MODEL / 2;
+            memory.set_limit(ByteSize(limit)).unwrap();
+        }
+        meet.wait();
+        checkpoints.resume(&mut trainer).map(drop).unwrap_err()
+    };
+    let errors = std::thread::scope(|scope| {
+        let other = scope.spawn(|| resume(1));
+        [resume(0), other.join().unwrap()]
+    });
+    memory.set_limit(Limit::Unlimited).unwrap();
+    let [Error::Checkpoint(first), Error::Group(other)] = &errors else {
+        panic!("{errors:?}")
+    };
+    assert!(matches!(**first, CheckpointError::Memory { .. }), "{first}");
+    assert!(
+        matches!(**other, GroupError::PeerFailed { rank: 0, .. }),
+        "{other}"
+    );
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result as CandleResult, Tensor, Var};
 use candle_headroom::batch::{Event, EventKind, Fixed, Observer, TrainingEvent};
-use candle_headroom::error::{Phase, PolicyError};
+use candle_headroom::error::{Cause, Phase, PolicyError};
 use candle_headroom::nn::{self, BatchNorm, Linear, Module, ModuleT};
 use candle_headroom::optim::Group;
 use candle_headroom::testing::{Faults, out_of_memory, probe};
@@ -367,6 +367,30 @@ fn a_failure_that_loses_earlier_batches_says_all_that_is_known() {
     let phases: Vec<_> = heard.0.iter().map(|heard| heard.phase).collect();
     assert_eq!(phases, [Some(Phase::Accumulate)], "once");
     assert!(heard.1.is_empty(), "nothing is tried again: {:?}", heard.1);
+}
+
+/// Nobody has tried whether a sample fits without the earlier batches, which were lost.
+#[test]
+fn a_lost_window_does_not_say_that_a_sample_never_fits() {
+    let (a, b) = [1f32, 2.]
+        .map(|value| Var::new(&[value], &Device::Cpu).unwrap())
+        .into();
+    let optimizer = Sgd::builder(vec![a.clone(), b.clone()]).build().unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(1).unwrap());
+    let mut trainer = builder.unchecked_cuts().build().unwrap();
+    let loss = |x: Tensor| x.broadcast_mul(&a)?.broadcast_mul(&b)?.mean_all();
+    trainer.accumulate(&batch(1), |x, _| loss(x)).unwrap();
+    let armed = Faults::in_phase(Phase::Accumulate, 2).arm();
+    let failed = trainer.accumulate(&batch(2), |x, _| loss(x));
+    drop(armed);
+    let Err(Error::WindowLost(lost)) = failed else {
+        panic!("{failed:?}")
+    };
+    let Error::ResourceExhausted(exhausted) = &lost.reason else {
+        panic!("{}", lost.reason)
+    };
+    assert_eq!(exhausted.micro_batch, Some(1));
+    assert_ne!(exhausted.cause, Cause::NeverFits);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Each rank keeps the optimizer's state for its elements alone; the parameters are those of an unsharded run, bit for bit.
 
+use std::ops::ControlFlow::Continue;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use candle_core::DType;
-use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+use candle_headroom::batch::{EventKind, Observer, TrainingEvent};
+use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::Phase;
 use candle_headroom::optim::{Fused, FusedBuilder, Moments, ParamsAdamW, ParamsSgd};
@@ -10,6 +14,7 @@ use candle_headroom::{AdamW, AdaptiveTrainer, Error, Sgd};
 
 use crate::launch::{is_rank, mpirun, open, text, together};
 use crate::model::{Model, data};
+use crate::run::folder;
 
 const WIDTHS: [usize; 4] = [300, 211, 77, 5];
 
@@ -151,6 +156,88 @@ fn a_failure_behind_the_update_is_an_interrupted_one() {
     let output = mpirun(2, &["--enable-recovery"]);
     let text = text(&output);
     assert_eq!(text.matches("refused").count(), 2, "{text}");
+}
+
+/// Panics when its own part of an update is done, before the ranks share their parts.
+#[derive(Debug)]
+struct Panicking;
+
+impl Observer for Panicking {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        if let EventKind::PhaseEnded {
+            phase: Phase::Optimizer,
+            ..
+        } = event.kind
+        {
+            panic!("on purpose, with half an update");
+        }
+    }
+}
+
+#[test]
+fn a_panic_before_the_parts_are_shared_leaves_an_interrupted_update() {
+    if is_rank() {
+        let group = &open();
+        let model = Model::new(&WIDTHS, DType::F32, 1);
+        let adamw = AdamW::builder(&model.varmap).learning_rate(0.01);
+        let optimizer = adamw.sharded().build().expect("an optimizer");
+        let mut trainer = AdaptiveTrainer::builder(optimizer).group(group);
+        if group.rank() == 1 {
+            trainer = trainer.observer(Panicking);
+        }
+        let mut trainer = trainer.build().expect("a trainer");
+        let before = model.values();
+        let batch = data(4, (WIDTHS[0], WIDTHS[3]), DType::F32, group.rank() as u64);
+        let mut step = || trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+        let done = catch_unwind(AssertUnwindSafe(&mut step));
+        assert_eq!(done.is_err(), group.rank() == 1);
+        assert_ne!(model.values(), before, "a part of them");
+        let refused = step().expect_err("half an update");
+        assert!(matches!(refused, Error::UpdateInterrupted(_)), "{refused}");
+        println!("refused");
+        return;
+    }
+    let output = mpirun(2, &["--enable-recovery"]);
+    let text = text(&output);
+    assert_eq!(text.matches("refused").count(), 2, "{text}");
+}
+
+/// Rank 0 finds before it asks for the others' parts of the state that another run has taken the folder.
+#[test]
+fn all_ranks_hear_that_a_folder_is_in_use() {
+    together(3, |group| {
+        let (_made, folder) = folder(group);
+        let model = Model::new(&WIDTHS, DType::F32, 1);
+        let adamw = AdamW::builder(&model.varmap).learning_rate(0.01);
+        let optimizer = adamw.sharded().build().expect("an optimizer");
+        let trainer = AdaptiveTrainer::builder(optimizer).group(group);
+        let mut trainer = trainer.build().expect("a trainer");
+        let batch = data(4, (WIDTHS[0], WIDTHS[3]), DType::F32, group.rank() as u64);
+        for in_background in [false, true] {
+            let mut builder = Checkpoints::builder(&folder).every_updates(1).group(group);
+            if !in_background {
+                builder = builder.in_foreground();
+            }
+            let mut checkpoints = builder.open().expect("a folder");
+            if group.rank() == 0 {
+                // As a run writes on a host with other locks.
+                std::fs::write(folder.join(".lock"), "another").expect("a file");
+            }
+            group.barrier().expect("the lock");
+            let report = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+            let report = report.expect("a step");
+            let saving = checkpoints.after(&report, &trainer).expect("no error");
+            let Continue(Saving::Failed(error)) = saving else {
+                panic!("{saving:?}")
+            };
+            assert!(error.to_string().contains("in use by another"), "{error}");
+            let error = checkpoints.save_now(&trainer).expect_err("in use");
+            assert!(error.to_string().contains("in use by another"), "{error}");
+            checkpoints.finish().expect("an end");
+        }
+        let report = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+        assert_eq!(report.expect("the group goes on").step, 3);
+    });
 }
 
 /// A checkpoint is that of an unsharded run, and any number of ranks goes on from it.

@@ -21,10 +21,26 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 /// Makes opening and reading return at once. A pipe without a writer, or the kernel's log at its end, would block forever.
 pub fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    with_flags(options, false)
+}
+
+/// As [`without_waiting`], and opening a symbolic link fails; on Unix only.
+pub fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
+    with_flags(options, true)
+}
+
+fn with_flags(options: &mut OpenOptions, refuses_links: bool) -> &mut OpenOptions {
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(
-        options,
-        rustix::fs::OFlags::NONBLOCK.bits() as i32,
-    );
+    {
+        use rustix::fs::OFlags;
+        let links = match refuses_links {
+            true => OFlags::NOFOLLOW,
+            false => OFlags::empty(),
+        };
+        let flags = (OFlags::NONBLOCK | links).bits() as i32;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options, flags);
+    }
+    #[cfg(not(unix))]
+    let _ = refuses_links;
     options
 }

@@ -82,6 +82,10 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
 impl<S: Source, B> LoaderBuilder<S, B> {
     /// Sets the name that tells this loader from a run's others in saved state; `data` by default.
+    ///
+    /// Ranks and resumed runs compare it, and the dataset's name and length, but read no samples. Data without a name of their own, such as
+    /// [`Items`](crate::data::Items), [`TensorDataset`](crate::data::TensorDataset) and [`Stream`](super::Stream), are told from other data only
+    /// by it: put the data's version into it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -137,7 +141,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Continues a saved run although its dataset, order or batches have changed, or although this loader begins elsewhere than the run
-    /// stopped. Without it, [`Loader::resume`] returns an error for the former, and the trainer's next step for the latter.
+    /// stopped. Without it, [`Loader::resume`] returns an error for the former, and the trainer's next step for the latter. With it, the step of
+    /// the latter has an [`Event::ContinuedElsewhere`](crate::batch::Event::ContinuedElsewhere) in its report.
     ///
     /// `resume` then goes to the epoch of the saved position, to the window of batches in which as many samples are read as there. So with the
     /// same order and other batches no sample is left out, and those of up to one window come again. It returns what has changed.

@@ -220,8 +220,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         self.position.division = division;
     }
 
-    /// Goes to the position after the last batch that an update of this trainer has consumed. Returns `None`, and stays where it is, if
-    /// there was none.
+    /// Goes to the position after the last batch that an update of this trainer has consumed. If there was none, it goes to its beginning and
+    /// returns `None`.
     ///
     /// # Errors
     /// Those of [`load_state`](Self::load_state), unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called; and
@@ -230,10 +230,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         let name = &self.reader.name;
         let Some(saved) = trainer.position(name) else {
             let saved = trainer.unclaimed();
-            return match saved.is_empty() || self.reader.accepts_changes {
-                true => Ok(None),
-                false => Err(DataError::renamed(name, saved).into()),
-            };
+            if !saved.is_empty() && !self.reader.accepts_changes {
+                return Err(DataError::renamed(name, saved).into());
+            }
+            // Also if it stands there: its first batch may have failed.
+            let beginning = Position::new(Fingerprint::clone(&self.position.data));
+            self.continue_at(&beginning, false)?;
+            return Ok(None);
         };
         let changes = self.continue_at(saved, self.reader.accepts_changes)?;
         if !changes.is_empty() {

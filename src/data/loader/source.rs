@@ -14,6 +14,9 @@ pub trait Source: sealed::Sealed {
 /// position, which it logs. The samples of an epoch must always come in the same order for that, with an error in the place of one that cannot
 /// be read: a position counts items taken, so that other samples stay in their batches.
 ///
+/// A stream has no name and no length, so neither a resumed run nor other ranks notice that it reads something else: name the loader by its data,
+/// as in `.name("wiki-2024")`.
+///
 /// ```
 /// use candle_core::{Device, Tensor};
 /// use candle_headroom::data::{Loader, Stream};

@@ -7,7 +7,8 @@ use crate::error::{BatchError, BoxedError, Result};
 /// Tensors in memory: a sample is one row of each.
 ///
 /// The tensors have a common first dimension, the samples. A sample has the type of the whole, such as a pair for a pair, and its
-/// tensors are views without that dimension: nothing is copied. What else a type of your own holds is cloned into each sample.
+/// tensors are views without that dimension: nothing is copied. What else a type of your own holds is cloned into each sample. It has no
+/// name of its own: name the [loader](crate::data::LoaderBuilder::name) by its data.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

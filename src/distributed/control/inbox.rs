@@ -1,4 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -202,19 +205,38 @@ impl Clock {
     }
 }
 
-/// The end of the time in which all ranks have to join.
+/// The end of the time in which all ranks have to join. A thread looks at its clock, because looking up a name, or connecting to a machine
+/// that does not answer, takes long between two looks of the caller's.
 #[derive(Debug)]
 pub(crate) struct Deadline {
-    clock: Clock,
+    clock: Arc<Mutex<Clock>>,
     timeout: Duration,
+    /// Ends the thread when it is dropped.
+    _looking: Sender<()>,
 }
 
 impl Deadline {
     pub(crate) fn new(timeout: Duration) -> Self {
-        let mut clock = Clock::new(timeout);
-        // Looking up a name, or connecting to a machine that does not answer, takes long between two looks.
-        clock.most = Duration::from_secs(30);
-        Self { clock, timeout }
+        let clock = Clock::new(timeout);
+        let pause = clock.pause.max(Duration::from_millis(1));
+        let clock = Arc::new(Mutex::new(clock));
+        let (sender, ended) = mpsc::channel();
+        let looked_at = Arc::clone(&clock);
+        let thread = thread::Builder::new().name("headroom-clock".to_owned());
+        let started = thread.spawn(move || {
+            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                looked_at.lock().now();
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "time in which this process is suspended counts while ranks join");
+            clock.lock().most = Duration::from_secs(30);
+        }
+        Self {
+            clock,
+            timeout,
+            _looking: sender,
+        }
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -223,7 +245,7 @@ impl Deadline {
 
     /// Returns the time that is left, or `None` if it is over by `grace`.
     pub(crate) fn left(&mut self, grace: Duration) -> Option<Duration> {
-        let left = (self.timeout + grace).checked_sub(self.clock.now())?;
+        let left = (self.timeout + grace).checked_sub(self.clock.lock().now())?;
         Some(left).filter(|left| !left.is_zero())
     }
 }
@@ -240,11 +262,22 @@ mod tests {
             clock.now();
         }
         assert_eq!(clock.time, Duration::from_millis(300));
-        let mut deadline = Deadline::new(Duration::from_secs(40));
-        deadline.clock.looked -= Duration::from_secs(3600);
+    }
+
+    /// Also if the timeout is short, a process that was suspended while ranks join goes on.
+    #[test]
+    fn joining_counts_what_takes_long_and_not_a_suspension() {
+        let timeout = Duration::from_secs(2);
+        let mut deadline = Deadline::new(timeout);
+        deadline.clock.lock().looked -= Duration::from_secs(3600);
         let left = deadline.left(Duration::ZERO).unwrap();
-        assert!(left <= Duration::from_secs(10), "{left:?}");
-        deadline.clock.looked -= Duration::from_secs(11);
+        assert!(left >= timeout - Duration::from_millis(600), "{left:?}");
+        // A name that is looked up, between two looks.
+        thread::sleep(Duration::from_millis(900));
+        let after = deadline.left(Duration::ZERO).unwrap();
+        let counted = left - after;
+        assert!(counted >= Duration::from_millis(700), "{counted:?}");
+        thread::sleep(timeout);
         assert_eq!(deadline.left(Duration::ZERO), None);
         assert!(deadline.left(Duration::from_secs(20)).is_some());
     }

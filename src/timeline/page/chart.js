@@ -9,6 +9,7 @@ const kinds = {
   shrunk: ['▾', '--batch', 'smaller micro-batch'],
   restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
   cut_checked: ['?', '--other', 'the loss depends on the cut'],
+  continued_elsewhere: ['?', '--other', 'data from elsewhere than the saved run stopped'],
 };
 const kindOf = kind => kinds[kind] || ['·', '--other', kind];
 const failures = ['fault', 'failed', 'exhausted'];

@@ -120,6 +120,23 @@ fn a_lost_device_leaves_what_the_host_has() {
     assert_ne!(second.path, rescued.path);
 }
 
+/// A rescue names the fault, and nothing of the text in which it was found.
+#[test]
+fn a_rescue_holds_no_credentials() {
+    let (_temporary, folder) = folder();
+    let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
+    let secret = "https://user:5ec7e7@bucket/part-7?X-Amz-Signature=5ec7e7, Bearer 5ec7e7";
+    let text = format!("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\") after {secret}");
+    let fault = Error::from(candle_core::Error::Cuda(text.into()));
+    assert!(fault.device_fault().is_some(), "{fault}");
+    let run = Run::new();
+    let rescued = checkpoints.rescue(&fault, &run.trainer).unwrap().unwrap();
+    for name in names(&rescued.path) {
+        let text = std::fs::read_to_string(rescued.path.join(&name)).unwrap();
+        assert!(!text.contains("5ec7e7"), "{name}: {text}");
+    }
+}
+
 #[test]
 fn asking_whether_one_is_due_costs_nothing() {
     let (_temporary, folder) = folder();

@@ -5,6 +5,7 @@ use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
+use candle_headroom::Error;
 use candle_headroom::checkpoint::{Checkpoint, Saving};
 use candle_headroom::error::CheckpointError;
 use candle_headroom::testing::FileFaults;
@@ -107,6 +108,38 @@ fn rotation_removes_the_link_to_a_checkpoint_and_not_the_checkpoint() {
     assert_eq!(names(&folder), ["step-000000003"]);
     assert_eq!(names(&archived), before);
     assert_eq!(Checkpoint::open(&archived).unwrap().step(), 1);
+}
+
+/// A run writes to its lock, so a link in that place is refused, wherever it leads.
+#[test]
+fn a_link_in_the_place_of_the_lock_is_refused() {
+    let (temporary, folder) = folder();
+    let archive = archive(&temporary);
+    let missing = temporary.path().join("missing");
+    let lock = folder.join(".lock");
+    fs::create_dir_all(&folder).unwrap();
+    for target in [
+        &archive.join("a.txt"),
+        &missing,
+        &archive,
+        Path::new("/dev/null"),
+    ] {
+        symlink(target, &lock).unwrap();
+        let error = match Checkpoints::builder(&folder).open().unwrap_err() {
+            Error::Checkpoint(error) => *error,
+            other => panic!("{other}"),
+        };
+        assert!(
+            matches!(&error, CheckpointError::ForeignLock(at) if *at == lock),
+            "{error}"
+        );
+        assert!(error.to_string().contains("remove it"), "{error}");
+        fs::remove_file(&lock).unwrap();
+    }
+    is_whole(&archive);
+    assert_eq!(fs::read(archive.join("a.txt")).unwrap(), b"precious");
+    assert!(!missing.exists());
+    drop(Checkpoints::builder(&folder).open().unwrap());
 }
 
 /// Two hosts of one folder, each with locks of its own, may have processes of the same number.

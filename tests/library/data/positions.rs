@@ -1,7 +1,7 @@
 //! Positions, and trainers that know how far their data was consumed.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{Consumer, Fixed};
+use candle_headroom::batch::{Consumer, Event, Fixed};
 use candle_headroom::data::{Concat, Loaded, Loader, Position, Stream};
 use candle_headroom::error::{BoxedError, DataError, Error};
 use candle_headroom::optim::StateDict;
@@ -542,6 +542,80 @@ impl candle_headroom::data::Dataset for Named {
     fn name(&self) -> String {
         self.0.to_owned()
     }
+}
+
+/// A checkpoint that was saved before the first update has no positions. What was read since is not left out.
+#[test]
+fn a_run_that_goes_back_to_its_beginning_reads_all() {
+    let mut trainer = trainer();
+    let begin = trainer.state().unwrap();
+    let mut loader = numbers(24).batch(2).shuffle(5).build().unwrap();
+    let seen = train(&mut trainer, &mut loader, 5);
+    trainer.load_state(&begin).unwrap();
+    // Forgotten.
+    let batch = loader.next().unwrap().unwrap();
+    let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
+    assert!(
+        matches!(&error, DataError::NotResumed { saved, .. } if saved == "batch 0 of window 0 of epoch 0"),
+        "{error}"
+    );
+    assert_eq!(trainer.updates(), 0);
+
+    assert!(loader.resume(&trainer).unwrap().is_none());
+    let all = train(&mut trainer, &mut loader, 99);
+    assert_eq!((all.len(), &all[..10]), (24, &seen[..]));
+    // Neither has a loader that the run began to read after it was saved.
+    let after = trainer.state().unwrap();
+    let mut later = numbers(9).batch(3).name("later").build().unwrap();
+    train(&mut trainer, &mut later, 1);
+    trainer.load_state(&after).unwrap();
+    loader.resume(&trainer).unwrap();
+    let batch = later.next().unwrap().unwrap();
+    let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
+    assert!(matches!(&error, DataError::NotResumed { loader, .. } if loader == "later"));
+    assert!(later.resume(&trainer).unwrap().is_none());
+    assert_eq!(train(&mut trainer, &mut later, 99).len(), 9);
+}
+
+#[test]
+fn data_that_begin_elsewhere_on_purpose_are_reported() {
+    let place = |windows: usize| format!("batch 0 of window {windows} of epoch 0");
+    let accepting = |name: &str| {
+        let builder = numbers(24).batch(2).shuffle(5).name(name);
+        builder.accept_changed_data().build().unwrap()
+    };
+    // Forgotten, and renamed, with and without `resume`.
+    for (name, resumes) in [("data", false), ("text", false), ("text", true)] {
+        let (mut trainer, _) = restored();
+        let mut loader = accepting(name);
+        if resumes {
+            assert!(loader.resume(&trainer).unwrap().is_none());
+        }
+        let mut step = || {
+            let batch = loader.next().unwrap().unwrap();
+            let w = loss(&trainer, &batch).unwrap();
+            let report = trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()?.mul(&w));
+            report.unwrap().events
+        };
+        let events = step();
+        let [event @ Event::ContinuedElsewhere { saved, found, .. }] = &events[..] else {
+            panic!("{events:?}")
+        };
+        let of_saved = (name == "data").then(|| place(5));
+        assert_eq!(*saved, of_saved);
+        assert_eq!(*found, place(0));
+        let text = event.to_string();
+        assert!(text.contains(name) && text.contains(&place(0)), "{text}");
+        assert!(step().is_empty(), "once");
+    }
+    // Not where it continues.
+    let (mut trainer, _) = restored();
+    let mut loader = accepting("data");
+    assert!(loader.resume(&trainer).unwrap().is_some());
+    let batch = loader.next().unwrap().unwrap();
+    let w = loss(&trainer, &batch).unwrap();
+    let report = trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()?.mul(&w));
+    assert!(report.unwrap().events.is_empty());
 }
 
 #[test]

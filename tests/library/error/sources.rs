@@ -1,11 +1,15 @@
 //! An error shows its cause in its text or returns it as its source, never both.
 
 use std::io;
+use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use candle_headroom::checkpoint::Checkpoints;
 use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::distributed::Group;
 use candle_headroom::error::{CheckpointError, DataError, UpdateInterrupted, WindowLost};
+use candle_headroom::memory::Limit;
+use candle_headroom::{DeviceMemory, Monitor, Timeline};
 
 use super::*;
 
@@ -46,6 +50,37 @@ fn file() -> Error {
     none.map(drop).unwrap_err()
 }
 
+/// Nobody listens on the port.
+fn group() -> Error {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let variables = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port.as_str()),
+    ];
+    let builder = Group::builder().timeout(Duration::from_millis(500));
+    builder.variables(variables).open().map(drop).unwrap_err()
+}
+
+fn output() -> Error {
+    Timeline::new()
+        .save_page("a run", "/no/such/folder/page")
+        .unwrap_err()
+}
+
+fn memory() -> Error {
+    let opened = DeviceMemory::host().limit(Limit::Fraction(2.)).open();
+    opened.map(drop).unwrap_err()
+}
+
+fn monitor() -> Error {
+    let builder = Monitor::builder().interval(Duration::ZERO);
+    builder.start().map(drop).unwrap_err()
+}
+
 #[test]
 fn no_text_holds_the_text_of_a_source() {
     let interrupted = UpdateInterrupted::new(Error::external(Corrupt(3)));
@@ -73,6 +108,10 @@ fn no_text_holds_the_text_of_a_source() {
         ("sample", data(0), "sample 3 is corrupt"),
         ("skipped", data(1), "sample 3 is corrupt"),
         ("file", file(), "No such file"),
+        ("group", group(), "127.0.0.1"),
+        ("output", output(), "No such file"),
+        ("memory", memory(), "only the tracking allocator"),
+        ("monitor", monitor(), "`interval` must be"),
     ];
     for (name, error, once) in errors {
         let mut each: Option<&(dyn StdError + 'static)> = Some(&error);

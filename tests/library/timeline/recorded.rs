@@ -29,6 +29,39 @@ fn means_of_huge_numbers_are_finite() {
     }
 }
 
+/// Pages and traces are given to others.
+#[test]
+fn a_record_holds_no_credentials() {
+    let secrets = [
+        "https://bucket.s3.amazonaws.com/part-7.parquet?X-Amz-Signature=5ec7e7",
+        "s3://key:5ec7e7@storage.local:9000/train/part-7.parquet#5ec7e7",
+        "Authorization: Bearer 5ec7e7.a-b_c+/= for /part-7.parquet",
+    ];
+    let timeline = Timeline::new();
+    let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
+    for secret in secrets {
+        for failure in [
+            "cannot read",
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"…\") for",
+        ] {
+            let builder = BatchProcessor::builder(Fixed::new(1).unwrap());
+            let mut processor = builder.observer(timeline.clone()).build();
+            let failed = processor.process(&x, |_, _| -> candle_core::Result<()> {
+                candle_core::bail!("{failure} {secret}")
+            });
+            assert!(failed.is_err());
+        }
+    }
+    let (mut page, mut trace) = (Vec::new(), Vec::new());
+    timeline.write_page("a run", &mut page).unwrap();
+    timeline.write_trace(&mut trace).unwrap();
+    for text in [page, trace] {
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("part-7.parquet"), "the rest stays");
+        assert!(!text.contains("5ec7e7"));
+    }
+}
+
 /// The caller's code runs while an error is displayed, and it may use the same record.
 #[test]
 fn an_error_that_uses_the_timeline_does_not_block_it() {

@@ -15,7 +15,7 @@ use candle_headroom::checkpoint::{Checkpoints, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{Error, GroupError, Phase, Result};
 use candle_headroom::testing::{FileFaults, FileOperation};
-use candle_headroom::{AdaptiveTrainer, Sgd};
+use candle_headroom::{AdaptiveTrainer, Sgd, Timeline};
 
 use super::{found, launch};
 use crate::launch::is_rank;
@@ -255,7 +255,7 @@ fn a_job_that_is_suspended_as_a_whole_goes_on() {
     );
 }
 
-/// Rank 0 writes for longer than the timeout and what the others wait beyond it, in the foreground and at the end of the background.
+/// Rank 0 writes for longer than the timeout and what the others wait beyond it, in the foreground.
 #[test]
 fn a_slow_disk_is_waited_for() {
     const TIMEOUT: Duration = seconds(2.);
@@ -281,6 +281,107 @@ fn a_slow_disk_is_waited_for() {
             run.step().expect("the group goes on");
             checkpoints.finish().expect("an end");
             values(&run) != expected
+        },
+    );
+}
+
+/// Rank 0 writes in the background, and all wait for it at the end.
+#[test]
+fn a_slow_disk_is_waited_for_at_the_end() {
+    const TIMEOUT: Duration = seconds(2.);
+    ranks(
+        "slow end",
+        |ranks| ranks,
+        |_, _| {
+            let group = open(TIMEOUT);
+            let expected = undisturbed(&group, 2);
+            let (_made, folder) = folder(&group);
+            let mut run = Run::new(&group, 7);
+            let checkpoints = Checkpoints::builder(&folder).every_updates(2);
+            let mut checkpoints = checkpoints.group(&group).open().expect("a folder");
+            let slow = FileFaults::in_folder(&folder).only(FileOperation::Sync);
+            let armed = slow.at(0).delaying(seconds(4.8)).arm();
+            assert!(matches!(run.on(&mut checkpoints), Saving::NotDue));
+            let saved = run.on(&mut checkpoints);
+            assert!(matches!(saved, Saving::Started), "{saved:?}");
+            checkpoints.finish().expect("an end");
+            assert_eq!(armed.fired(), usize::from(group.rank() == 0));
+            group.barrier().expect("the group goes on");
+            values(&run) != expected
+        },
+    );
+}
+
+/// Rank 0 verifies a checkpoint, and loads a tensor of it, for longer than the others would wait for a rank.
+#[test]
+fn a_slow_disk_is_waited_for_while_it_is_read() {
+    const TIMEOUT: Duration = seconds(2.);
+    ranks(
+        "slow reads",
+        |ranks| ranks,
+        |_, _| {
+            let group = open(TIMEOUT);
+            let expected = undisturbed(&group, 2);
+            let (_made, folder) = folder(&group);
+            let open = || {
+                let checkpoints = Checkpoints::builder(&folder).in_foreground();
+                checkpoints.group(&group).open().expect("a folder")
+            };
+            let mut run = Run::new(&group, 7);
+            run.step().expect("a step");
+            let mut checkpoints = open();
+            checkpoints.save_now(&run.trainer).expect("a checkpoint");
+            let slow = |first| {
+                let reads = FileFaults::in_folder(&folder).only(FileOperation::Read);
+                reads.at(first).delaying(seconds(4.8)).arm()
+            };
+            // What was saved before is verified.
+            let armed = slow(0);
+            checkpoints.save_now(&run.trainer).expect("the same");
+            let verified = armed.fired();
+            drop(armed);
+            checkpoints.finish().expect("an end");
+
+            // The first read verifies, and the last one loads.
+            let mut resumed = Run::new(&group, 100 + group.rank() as u64);
+            let armed = slow(0);
+            let loaded = open().resume(&mut resumed.trainer).expect("a checkpoint");
+            assert_eq!(loaded.expect("a checkpoint").step, 1);
+            let (first, reads) = (armed.fired(), armed.operations());
+            drop(armed);
+            let mut resumed = Run::new(&group, 100 + group.rank() as u64);
+            let armed = slow(reads.saturating_sub(1));
+            let loaded = open().resume(&mut resumed.trainer).expect("a checkpoint");
+            assert_eq!(loaded.expect("a checkpoint").step, 1);
+            let fired = usize::from(group.rank() == 0);
+            assert_eq!([verified, first, armed.fired()], [fired; 3]);
+            drop(armed);
+            resumed.step().expect("the group goes on");
+            values(&resumed) != expected
+        },
+    );
+}
+
+/// Rank 0 writes the page of all ranks, and the others wait for it in their next call.
+#[test]
+fn a_slow_page_is_waited_for() {
+    const TIMEOUT: Duration = seconds(2.);
+    ranks(
+        "slow page",
+        |ranks| ranks,
+        |rank, _| {
+            let group = open(TIMEOUT);
+            let (_made, folder) = folder(&group);
+            let page = folder.with_file_name("page");
+            let slow = FileFaults::in_folder(folder.with_file_name("page.html"));
+            let slow = slow.only(FileOperation::Write).at(0);
+            let armed = slow.delaying(seconds(4.8)).arm();
+            let saved = Timeline::new().save_all(&group, "a run", &page);
+            saved.expect("a page");
+            group.barrier().expect("the group goes on");
+            assert_eq!(armed.fired(), usize::from(rank == 0));
+            group.barrier().expect("all");
+            false
         },
     );
 }

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device};
 use candle_headroom::nn::{VarBuilder, VarMap};
 use serde::Deserialize;
@@ -13,25 +12,26 @@ use serde::Deserialize;
 use super::config::Config;
 use super::fill::{Extra, fill};
 use super::save::save;
+use super::weights::Weights;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The parameters of a folder's model as constants of this type. Each is read when a layer asks for it.
 pub fn open_weights(folder: &Path, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
-    let files = files_of(folder)?;
-    map(&files)?;
-    // SAFETY: the files are not changed while they are mapped: a program that replaces a model writes a new file and renames it,
-    // as `save_model` does.
-    let opened = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device) };
-    opened.with_context(|| format!("cannot read the weights in {}", folder.display()))
+    let weights = Weights::open(&files_of(folder)?)?;
+    Ok(VarBuilder::from_backend(
+        Box::new(weights),
+        dtype,
+        device.clone(),
+    ))
 }
 
 /// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing
 /// or has another shape, the error names all of these, and no parameter is changed.
 pub fn load_into(varmap: &VarMap, folder: &Path) -> Result<()> {
-    let tensors = map(&files_of(folder)?)?;
-    fill(varmap, &tensors, Extra::Ignored)
+    let weights = Weights::open(&files_of(folder)?)?;
+    fill(varmap, &weights, Extra::Ignored)
         .with_context(|| format!("the weights in {} do not fit", folder.display()))
 }
 
@@ -80,15 +80,4 @@ pub fn check_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<()
         }
     }
     Ok(())
-}
-
-/// Maps files, after checking that each is whole.
-pub fn map(files: &[PathBuf]) -> Result<MmapedSafetensors> {
-    for file in files {
-        // SAFETY: as in `open_weights`.
-        let mapped = unsafe { MmapedSafetensors::new(file) };
-        mapped.with_context(|| format!("cannot read {}", file.display()))?;
-    }
-    // SAFETY: as in `open_weights`.
-    Ok(unsafe { MmapedSafetensors::multi(files) }?)
 }

@@ -1,7 +1,8 @@
 use anyhow::{Result, bail};
 use candle_core::Var;
-use candle_core::safetensors::MmapedSafetensors;
 use candle_headroom::nn::VarMap;
+
+use super::weights::Weights;
 
 /// What tensors are that belong to no parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,30 +25,31 @@ pub fn named(varmap: &VarMap) -> Result<Vec<(String, Var)>> {
 }
 
 /// Sets each parameter to the tensor of its name, cast to its type. Nothing is changed unless all fit.
-pub fn fill(varmap: &VarMap, tensors: &MmapedSafetensors, extra: Extra) -> Result<()> {
+pub fn fill(varmap: &VarMap, weights: &Weights, extra: Extra) -> Result<()> {
     let vars = named(varmap)?;
     let mut problems = Vec::new();
     for (name, var) in &vars {
-        match tensors.get(name) {
-            Err(_) => problems.push(format!("{name} is missing")),
-            Ok(tensor) if tensor.shape() != var.dims() => problems.push(format!(
-                "{name} has shape {:?}, the model needs {:?}",
-                tensor.shape(),
+        match weights.shape(name) {
+            None => problems.push(format!("{name} is missing")),
+            Some(shape) if shape != var.dims() => problems.push(format!(
+                "{name} has shape {shape:?}, the model needs {:?}",
                 var.dims()
             )),
-            Ok(_) => {}
+            Some(_) => {}
         }
     }
     if extra == Extra::Refused {
-        let others = tensors.tensors().into_iter().map(|(name, _)| name);
-        let others = others.filter(|name| !vars.iter().any(|(var, _)| var == name));
+        let mut others: Vec<_> = weights.names().collect();
+        others.retain(|name| !vars.iter().any(|(var, _)| var == *name));
+        others.sort_unstable();
+        let others = others.into_iter();
         problems.extend(others.map(|name| format!("{name} belongs to no parameter")));
     }
     if !problems.is_empty() {
         bail!("{}", problems.join("; "))
     }
     for (name, var) in &vars {
-        var.set(&tensors.load(name, var.device())?.to_dtype(var.dtype())?)?;
+        var.set(&weights.load(name, var.device())?.to_dtype(var.dtype())?)?;
     }
     Ok(())
 }

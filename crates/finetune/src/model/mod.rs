@@ -17,6 +17,7 @@ mod rotations;
 mod save;
 mod spans;
 mod view;
+mod weights;
 
 pub use config::{Config, Family, RopeScaling};
 pub use decoder::Decoder;

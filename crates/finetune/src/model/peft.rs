@@ -8,10 +8,10 @@ use candle_headroom::nn::VarMap;
 use serde_json::{Value, json};
 
 use super::config::{Config, Fields};
-use super::files::map;
 use super::fill::{Extra, fill};
 use super::lora::{ALL_LINEAR, Lora};
 use super::save;
+use super::weights::Weights;
 
 const OPTIONS: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -157,7 +157,7 @@ fn is_set(value: &Value) -> bool {
 /// Sets the adapters of a decoder that was made with `adapters` to those of a folder, cast to their type. If one is missing, has
 /// another shape or belongs to no layer, the error names all of these, and no adapter is changed.
 pub fn load_into(folder: &Path, adapters: &VarMap) -> Result<()> {
-    let tensors = map(&[folder.join(WEIGHTS)])?;
-    fill(adapters, &tensors, Extra::Refused)
+    let weights = Weights::open(&[folder.join(WEIGHTS)])?;
+    fill(adapters, &weights, Extra::Refused)
         .with_context(|| format!("the adapters in {} do not fit", folder.display()))
 }

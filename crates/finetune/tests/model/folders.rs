@@ -181,6 +181,30 @@ fn weights_that_cannot_be_read_are_named() {
     );
 }
 
+/// A file that becomes shorter while the program has it open would end a process that had mapped it.
+#[test]
+fn weights_that_change_while_they_are_open_are_an_error() {
+    let folder = copy("llama-2");
+    let config = whole(folder.path()).unwrap().config;
+    for is_shorter in [false, true] {
+        let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(folder.path().join(WEIGHTS))
+            .unwrap();
+        match is_shorter {
+            true => file.set_len(100).unwrap(),
+            false => {
+                let time = std::time::SystemTime::now() + std::time::Duration::from_secs(7);
+                file.set_modified(time).unwrap();
+            }
+        }
+        let error = Decoder::new(&config, base, None).err().expect("an error");
+        let text = format!("{error:#}");
+        assert!(text.contains("it was changed while it was open"), "{text}");
+    }
+}
+
 #[test]
 fn all_weights_that_do_not_fit_are_named_and_none_is_loaded() {
     let folder = copy("llama-2");

@@ -152,6 +152,7 @@ fn kind(text: &str) -> std::result::Result<IncidentKind, String> {
         Restarted,
         OverLimit,
         CutChecked,
+        ContinuedElsewhere,
         Failed,
         Fault,
         Other,
