@@ -14,7 +14,7 @@ target="${CARGO_TARGET_DIR:-$cache/target}"
 export PATH="$cache/tools/bin:$PATH"
 skipped=()
 # What builds without NVIDIA's compiler and an MPI library.
-features=cli,image,layers,metrics,nvtx,parquet,testing
+features=image,layers,metrics,nvtx,parquet,testing
 
 # install PACKAGE VERSION [OPTION…]
 install() {
@@ -36,7 +36,7 @@ cargo deny check licenses bans sources
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 echo "-- Rust $oldest"
 if cargo "+$oldest" --version 2>/dev/null || rustup toolchain install "$oldest" --profile minimal --no-self-update; then
-  CARGO_TARGET_DIR="$target/oldest" cargo "+$oldest" check --lib --bins --locked --features "$features"
+  CARGO_TARGET_DIR="$target/oldest" cargo "+$oldest" check --lib --bins --locked --features "$features,library"
 else
   echo "no toolchain $oldest, and none to be had: not built with it"
   skipped+=("Rust $oldest")

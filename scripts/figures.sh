@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 name=${1:-}
 is_quick=$([ "${2:-}" = --quick ] && echo yes || true)
-features=(--features "${HEADROOM_FEATURES:-cli,image,layers,metrics,mpi,nvtx,parquet}" --locked)
+features=(--features "${HEADROOM_FEATURES:-image,layers,metrics,mpi,nvtx,parquet}" --locked)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # As .ci/run builds benchmarks, so that dependencies are not built once more.

@@ -20,7 +20,7 @@ build() { cargo "$@" --locked --features cuda,layers --message-format=json-rende
 {
     build test --release --no-run --test cuda
     build bench --no-run --bench cuda
-    build build --release --features cli --example train_text --bin headroom
+    build build --release --example train_text --bin headroom
 } | python3 -c '
 import json, sys
 built = {}

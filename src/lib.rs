@@ -71,7 +71,6 @@
 //! | `parquet` | [`data`]: Parquet files as datasets |
 //! | `image` | [`data`]: folders of images as datasets |
 //! | `layers` | `layers`: which layers hold the memory |
-//! | `cli` | the program `headroom`: is this machine fit, what went wrong, what will a model take |
 //! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
 //! | `mpi` | [`distributed`]: ranks started by `mpirun` or `srun --mpi`; needs an MPI library and libclang to build |
 //! | `metrics` | `monitor::MetricsSink`, for the crate `metrics` |

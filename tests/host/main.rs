@@ -13,8 +13,6 @@ mod language;
 #[cfg(feature = "layers")]
 mod layers;
 mod memory;
-#[cfg(feature = "cli")]
-mod model_folder;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;
 mod remedies;

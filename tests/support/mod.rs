@@ -4,16 +4,14 @@
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
 
+mod alone;
 pub mod layered;
 mod models;
 mod policies;
 pub mod remedies;
 
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
-use std::{fs, thread};
-
+#[allow(unused_imports, reason = "each test file uses its own part")]
+pub use alone::{Alone, alone};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::optim::{Commit, ParamsAdamW};
 use candle_headroom::testing::out_of_memory;
@@ -24,37 +22,6 @@ use candle_nn::{AdamW, Optimizer, SGD, VarMap};
 pub use models::{ConvNet, Mlp};
 #[allow(unused_imports, reason = "each test file uses its own part")]
 pub use policies::{Halves, Returns, Schedule};
-
-/// Held by each test that measures or limits host memory, because a process has one limit.
-pub struct Alone {
-    /// The thread that held it last, as a path below `/proc`.
-    last: MutexGuard<'static, Option<PathBuf>>,
-}
-
-/// Waits for the test before until its thread has ended, because what is local to a thread is freed after the test. So a
-/// test calls this once.
-pub fn alone() -> Alone {
-    static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
-    let last = LAST.lock();
-    let last = last.unwrap_or_else(|poisoned| poisoned.into_inner());
-    let is_other = *last != this_thread();
-    while is_other && last.as_ref().is_some_and(|thread| thread.exists()) {
-        thread::sleep(Duration::from_millis(1));
-    }
-    Alone { last }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        *self.last = this_thread();
-    }
-}
-
-/// This thread's folder below `/proc`, where there is one.
-fn this_thread() -> Option<PathBuf> {
-    let link = fs::read_link("/proc/thread-self").ok()?;
-    Some(Path::new("/proc").join(link))
-}
 
 /// All Vars of a map, sorted by name, so that two models can be compared.
 pub fn vars(varmap: &VarMap) -> Vec<Var> {

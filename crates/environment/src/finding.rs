@@ -1,15 +1,17 @@
 use std::borrow::{Borrow, Cow};
 
+use serde::de::{Deserializer, Error};
+
 use super::{FindingCode, Severity};
 use crate::facts::Status;
 use std::fmt::Display;
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// The kind of finding.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "known")]
     pub code: &'static FindingCode,
     /// NVML's index of the GPU that it is about; `None` for the machine.
     pub gpu: Option<u32>,
@@ -48,6 +50,18 @@ impl Finding {
             self.command = command.into();
         }
     }
+}
+
+/// The kind of finding with the id that was read, which must be one of this version's.
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<&'static FindingCode, D::Error> {
+    #[derive(serde::Deserialize)]
+    struct Id {
+        code: String,
+    }
+    let Id { code } = serde::Deserialize::deserialize(from)?;
+    let mut all = FindingCode::all().iter().copied();
+    let found = all.find(|known| known.id == code);
+    found.ok_or_else(|| D::Error::custom(format!("no finding is called `{code}`")))
 }
 
 /// A status with its name and cause, if they are known.

@@ -1,4 +1,4 @@
-//! `headroom estimate`. That its figures are right is for `tests/host`, which measures training.
+//! `headroom estimate`. That its figures are right is for `tests/estimates`, which measures training.
 
 mod refused;
 

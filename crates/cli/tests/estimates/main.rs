@@ -1,21 +1,22 @@
 //! What `headroom estimate` says of a folder is what training the model of the program `finetune` takes.
 
-#[path = "../../../crates/finetune/src/model/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the example uses more")]
-mod model;
-
 use std::collections::HashMap;
 use std::process::Command;
 
+use alone::alone;
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::batch::{Fixed, Recompute};
 use candle_headroom::nn::loss;
-use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Loss};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Loss, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap};
-use model::{Config, Decoder, Family, Lora};
+use headroom_finetune::model::{Config, Decoder, Family, Lora};
 use serde_json::Value;
 
-use crate::support::alone;
+#[path = "../../../../tests/support/alone.rs"]
+mod alone;
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const LENGTH: usize = 64;
 

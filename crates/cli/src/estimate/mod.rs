@@ -1,26 +1,17 @@
 //! `headroom estimate`: does a model fit, and what helps if not?
 
-mod activations;
-mod config;
-mod loss;
-mod memories;
-mod remedies;
+mod model;
+mod peak;
 mod report;
 mod training;
-mod weights;
 
 use std::path::PathBuf;
 
-use activations::Model;
-use candle_core::DType;
-use candle_headroom::ByteSize;
-use candle_headroom::error::Holding;
-use config::Config;
-use memories::memories;
-use remedies::remedies;
-use report::{Fit, MicroBatch, Report};
+use bytesize::ByteSize;
+use model::{Config, Dtype, Weights, elements, sum};
+use peak::Model;
+use report::{Fit, Memory, MicroBatch, Remedy, Report};
 use training::{Lora, Moments, Optimizer, Training};
-use weights::{Weights, elements};
 
 use super::output::{Result, Status, print};
 
@@ -45,9 +36,9 @@ pub struct Arguments {
     /// Tokens of a sample [default: the model's context, at most 2048]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     length: Option<u64>,
-    /// Type of the model: f32, bf16 or f16 [default: as saved, or f32]
-    #[arg(long, value_parser = dtype)]
-    dtype: Option<DType>,
+    /// Type of the model [default: as saved, or f32]
+    #[arg(long)]
+    dtype: Option<Dtype>,
     /// What updates the parameters
     #[arg(long, default_value = "adamw")]
     optimizer: Optimizer,
@@ -78,16 +69,14 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<Status> {
     let folder = &arguments.folder;
-    if !folder.is_dir() {
-        let why = if folder.exists() {
-            "not a folder"
-        } else {
-            "no such folder"
-        };
-        return Err(format!("{}: {why}", folder.display()).into());
+    let wrong = |why: &str| format!("{}: {why}", folder.display());
+    match folder.is_dir() {
+        true => {}
+        false if folder.exists() => return Err(wrong("not a folder").into()),
+        false => return Err(wrong("no such folder").into()),
     }
     let (config, weights) = (Config::read(folder)?, Weights::read(folder)?);
-    let shapes = match (&config, &weights) {
+    let model = match (&config, &weights) {
         (Some(config), _) => config.parameters(),
         (None, Some(weights)) => weights.shapes.clone(),
         (None, None) => {
@@ -97,15 +86,20 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     };
     let saved = weights.as_ref().and_then(|weights| weights.dtype);
     let saved = saved.or(config.as_ref().and_then(|config| config.dtype));
-    let dtype = arguments.dtype.or(saved).unwrap_or(DType::F32);
-    let mut training = Training::new(shapes, dtype, arguments.optimizer, arguments.moments);
+    let mut training = Training {
+        dtype: arguments.dtype.or(saved).unwrap_or(Dtype::F32),
+        optimizer: arguments.optimizer,
+        moments: arguments.moments,
+        lora: None,
+        trained: model.clone(),
+        model,
+    };
     if let Some(rank) = arguments.lora_rank {
-        let config = config
-            .as_ref()
-            .ok_or("--lora-rank needs the folder's config.json")?;
+        let config = config.as_ref();
+        let config = config.ok_or("--lora-rank needs the folder's config.json")?;
         training = training.with_adapters(config, arguments.lora(config, rank)?);
     }
-    let report = arguments.report(config.as_ref(), weights.as_ref(), &training)?;
+    let report = arguments.report(config.as_ref(), weights.as_ref(), &training);
     print(&match arguments.json {
         true => serde_json::to_string_pretty(&report)? + "\n",
         false => report.to_string(),
@@ -117,11 +111,12 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
 impl Arguments {
     fn lora(&self, config: &Config, rank: u64) -> Result<Lora> {
         let names = config.linear().map(|layer| layer.0);
-        let is_known = |target: &str| target == "all-linear" || names.contains(&target);
+        let is_known = |target: &str| target == Lora::ALL || names.contains(&target);
         match self.lora_targets.iter().find(|target| !is_known(target)) {
             Some(target) => Err(format!(
-                "--lora-targets: no layer is named `{target}`; there are {} and all-linear",
-                names.join(", ")
+                "--lora-targets: no layer is named `{target}`; there are {} and {}",
+                names.join(", "),
+                Lora::ALL
             )
             .into()),
             None => Ok(Lora {
@@ -136,41 +131,31 @@ impl Arguments {
         config: Option<&Config>,
         weights: Option<&Weights>,
         training: &Training,
-    ) -> Result<Report> {
+    ) -> Report {
         let context = config.and_then(|config| config.context).unwrap_or(2048);
         let length = self.length.unwrap_or(context.min(2048));
-        let is_gpu = !self.cpu;
-        let model = |training| {
-            config.map(|config| Model {
-                config,
-                training,
-                length,
-                is_gpu,
-            })
-        };
-        let (own, held) = (model(training), training.held_bytes());
-        let memories = memories(&self.memory, self.cpu)?.into_iter();
-        let memories = memories.map(|memory| Fit::new(memory, own.as_ref(), self.batch, held));
-        let memories = memories.collect();
-        let held_as = training.held().into_iter();
-        Ok(Report {
+        let model = config.map(|config| Model {
+            config,
+            training,
+            length,
+            is_gpu: !self.cpu,
+        });
+        let (model, samples, held) = (model.as_ref(), self.batch, training.held_bytes());
+        let memories = Memory::all(&self.memory, self.cpu).into_iter();
+        Report {
             model: config.map_or("safetensors".to_owned(), |config| config.family.clone()),
-            parameters: training.in_model(),
+            parameters: sum(&training.model, elements),
             trained: training.trained(),
-            dtype: training.dtype.as_str().to_owned(),
-            held: held_as
-                .map(|(what, bytes)| Holding::new(what, bytes))
-                .collect(),
+            dtype: training.dtype,
+            held: training.held(),
             held_bytes: held,
-            micro_batch: own
-                .as_ref()
-                .map(|model| MicroBatch::new(model, self.batch, held)),
-            memories,
-            remedies: own
-                .as_ref()
-                .map_or(Vec::new(), |own| remedies(own, self.batch)),
+            micro_batch: model.map(|model| MicroBatch::new(model, samples)),
+            memories: memories
+                .map(|memory| Fit::new(memory, model, samples, held))
+                .collect(),
+            remedies: model.map_or(Vec::new(), |model| Remedy::all(model, samples)),
             notes: notes(config, weights, length),
-        })
+        }
     }
 }
 
@@ -187,9 +172,8 @@ fn notes(config: Option<&Config>, weights: Option<&Weights>, length: u64) -> Vec
         notes.push("without config.json, activations are not known".to_owned());
         return notes;
     };
-    let count = |shapes: &[Vec<u64>]| shapes.iter().map(|shape| elements(shape)).sum::<u64>();
-    let described = count(&config.parameters());
-    let there = weights.map_or(described, |weights| count(&weights.shapes));
+    let described = sum(&config.parameters(), elements);
+    let there = weights.map_or(described, |weights| sum(&weights.shapes, elements));
     if there != described {
         notes.push(format!(
             "config.json describes {described} parameters, the files hold {there}"
@@ -199,9 +183,4 @@ fn notes(config: Option<&Config>, weights: Option<&Weights>, length: u64) -> Vec
         notes.push(format!("{length} tokens are beyond the model's {context}"));
     }
     notes
-}
-
-/// A type that the library trains in.
-fn dtype(name: &str) -> std::result::Result<DType, String> {
-    config::dtype(name).ok_or_else(|| "use f32, bf16 or f16".to_owned())
 }

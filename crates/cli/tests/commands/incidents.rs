@@ -130,6 +130,72 @@ fn filters_choose_among_incidents() {
     assert!(text.starts_with("2 exhaustions, "), "{text}");
 }
 
+/// Seconds as `date -u -d … +%s` prints them.
+#[test]
+fn times_are_those_of_the_calendar() {
+    for (time, shown, seconds) in [
+        ("1970-01-01", "1970-01-01 00:00:00", 0),
+        ("1970-03-01", "1970-03-01 00:00:00", 5_097_600),
+        ("1999-12-31", "1999-12-31 00:00:00", 946_598_400),
+        ("2000-02-29", "2000-02-29 00:00:00", 951_782_400),
+        ("2000-03-01", "2000-03-01 00:00:00", 951_868_800),
+        ("2026-11-23", "2026-11-23 00:00:00", 1_795_392_000),
+        ("2026-11-23T14:02", "2026-11-23 14:02:00", 1_795_442_520),
+        ("2026-11-23T14:02:11", "2026-11-23 14:02:11", 1_795_442_531),
+        ("2026-11-23 14:02:11Z", "2026-11-23 14:02:11", 1_795_442_531),
+        ("2100-02-28", "2100-02-28 00:00:00", 4_107_456_000),
+        ("2100-03-01", "2100-03-01 00:00:00", 4_107_542_400u64),
+    ] {
+        let at = |unix_ms: u64| line(0, "grown", json!({ "taken_unix_ms": unix_ms }));
+        let log = at((seconds * 1000).saturating_sub(1)) + &at(seconds * 1000 + 999);
+        let text = run_with(&["incidents", "-", "--since", time], log.as_bytes()).text;
+        let found: Vec<_> = text.lines().filter(|line| line.contains("grown")).collect();
+        // Nothing is before 1970.
+        let first = if seconds == 0 { 2 } else { 1 };
+        assert_eq!(found.len(), first, "{time}: {text}");
+        assert!(found[first - 1].starts_with(shown), "{time}: {text}");
+    }
+    let ever = format!("{}d", u64::MAX / 86_400_000);
+    let log = line(1, "grown", Value::Null);
+    let text = run_with(&["incidents", "-", "--since", &ever], log.as_bytes()).text;
+    assert!(text.contains("grown"), "before 1970: {text}");
+    let far = line(1, "grown", json!({ "taken_unix_ms": u64::MAX }));
+    let answer = run_with(&["incidents", "-"], far.as_bytes());
+    assert_eq!(answer.status, Some(0), "{}", answer.errors);
+}
+
+#[test]
+fn what_is_no_time_is_refused() {
+    for text in [
+        "",
+        "h",
+        "-2h",
+        "+2h",
+        "2",
+        "2 h",
+        "2026",
+        "2026-11",
+        "2026-02-29",
+        "2026-13-01",
+        "2026-00-10",
+        "2026-01-00",
+        "2026-01-01T",
+        "2026-01-01T24:00",
+        "2026-01-01T10",
+        "2026-01-01T10:00+02:00",
+        "10:00",
+        "1969-12-31",
+        "99999999999-01-01",
+        "99999999999999999999h",
+        "é",
+        "2é",
+    ] {
+        let answer = run_with(&["incidents", "-", &format!("--since={text}")], b"");
+        assert_eq!(answer.status, Some(2), "`{text}`: {}", answer.text);
+        assert!(answer.errors.contains("use `30m`"), "{}", answer.errors);
+    }
+}
+
 /// Lines of other versions, of other programs, and of a writer that was killed.
 #[test]
 fn what_is_no_incident_is_counted() {

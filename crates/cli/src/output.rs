@@ -1,9 +1,12 @@
-//! What the program prints, and the status with which it ends.
+//! What the program reads and prints, and the status with which it ends.
 
 use std::error::Error;
-use std::fs;
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write, stderr, stdout};
 use std::path::Path;
+
+use bytesize::ByteSize;
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -36,30 +39,33 @@ pub fn print(text: &str) -> Result<()> {
 
 /// A line on standard error.
 pub fn say(label: &str, text: &str) {
-    let text = text.replace(char::is_control, " ");
     // Nothing can be said where this fails.
-    let _ = writeln!(stderr(), "{label}: {text}");
+    let _ = writeln!(stderr(), "{label}: {}", plain(text));
 }
 
-/// Reads a regular file of at most `most` bytes: a device may have no end, and a pipe no writer.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let shown = path.display();
-    let there = fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+/// A path, a name or a file may hold escape sequences.
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// A regular file and its length: a device may have no end, and a pipe no writer.
+pub fn open(path: &Path) -> Result<(File, u64)> {
+    let wrong = |why: &dyn Display| format!("cannot read {}: {why}", path.display());
+    let there = fs::metadata(path).map_err(|error| wrong(&error))?;
     if !there.is_file() {
-        return Err(format!("cannot read {shown}: not a regular file").into());
+        return Err(wrong(&"not a regular file").into());
     }
-    let file = fs::File::open(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    read_from(file, most, &shown.to_string())
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    Ok((file, there.len()))
 }
 
 /// Reads to the end, which must come within `most` bytes.
-pub fn read_from(from: impl Read, most: u64, name: &str) -> Result<Vec<u8>> {
+pub fn read_all(from: impl Read, most: u64, name: &dyn Display) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = from.take(most.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot read {name}: {error}"))?;
     if bytes.len() as u64 > most {
-        let most = candle_headroom::ByteSize(most);
-        return Err(format!("cannot read {name}: it has more than {most}").into());
+        return Err(format!("cannot read {name}: it has more than {}", ByteSize(most)).into());
     }
     Ok(bytes)
 }

@@ -1,16 +1,24 @@
 //! The program `headroom`: what candle-headroom can tell without a program of your own.
+//!
+//! `doctor` and `estimate` need no candle, so that the program is built in a minute. `incidents`, `page` and `doctor --ranks` are the library's
+//! (feature `library`).
 
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod doctor;
 mod estimate;
+#[cfg(feature = "library")]
 mod incidents;
 mod output;
+#[cfg(feature = "library")]
 mod page;
-mod times;
+#[cfg(not(feature = "library"))]
+mod without_library;
 
 use clap::{Parser, Subcommand};
 use output::{Status, say};
+#[cfg(not(feature = "library"))]
+use without_library::{incidents, page};
 
 /// Is the machine fit, does a model fit, and what went wrong in a run?
 #[derive(Debug, Parser)]

@@ -2,8 +2,15 @@
 
 mod doctor;
 mod estimate;
+#[cfg(feature = "library")]
 mod incidents;
+#[cfg(target_os = "linux")]
+#[path = "../../../../tests/support/nvml.rs"]
+mod nvml;
+#[cfg(feature = "library")]
 mod page;
+#[cfg(not(feature = "library"))]
+mod without_library;
 
 use std::fs;
 use std::io::Write;
@@ -74,11 +81,13 @@ fn is_readable(text: &str) {
 
 #[test]
 fn help_is_readable_and_names_the_exit_status() {
-    for command in ["", "doctor", "estimate", "incidents", "page"] {
-        let arguments: Vec<_> = [command, "--help"]
-            .into_iter()
-            .filter(|a| !a.is_empty())
-            .collect();
+    let of_library: &[&str] = match cfg!(feature = "library") {
+        true => &["incidents", "page"],
+        false => &[],
+    };
+    for command in ["", "doctor", "estimate"].iter().chain(of_library) {
+        let arguments = [*command, "--help"].into_iter();
+        let arguments: Vec<_> = arguments.filter(|a| !a.is_empty()).collect();
         let Answer {
             status,
             text,
@@ -99,9 +108,13 @@ fn unknown_commands_and_options_are_refused() {
     for arguments in [
         &[][..],
         &["doctr"],
-        &["page"],
-        &["incidents"],
         &["estimate"],
+        &["estimate", "--x"],
+        #[cfg(feature = "library")]
+        &["page"],
+        #[cfg(feature = "library")]
+        &["incidents"],
+        #[cfg(feature = "library")]
         &["page", "--x"],
     ] {
         let Answer {

@@ -1,10 +1,9 @@
 //! What training holds all the time: parameters, gradients and optimizer state.
 
-use candle_core::DType;
 use clap::ValueEnum;
+use serde::Serialize;
 
-use super::config::Config;
-use super::weights::elements;
+use super::model::{Config, Dtype, Shape, elements, sum};
 
 /// Parameters with fewer elements keep f32 moments where others have 8 bits.
 const FEW: u64 = 4096;
@@ -36,66 +35,57 @@ pub struct Lora {
 }
 
 impl Lora {
+    /// All linear layers.
+    pub const ALL: &str = "all-linear";
+
     pub fn has(&self, layer: &str) -> bool {
-        self.targets
-            .iter()
-            .any(|target| target == layer || target == "all-linear")
+        let mut targets = self.targets.iter();
+        targets.any(|target| target == layer || target == Self::ALL)
     }
 
-    /// The shapes of all adapters.
-    fn parameters(&self, config: &Config) -> Vec<Vec<u64>> {
-        let layers = config
-            .linear()
-            .into_iter()
-            .filter(|layer| self.has(layer.0));
-        let of_block = layers.flat_map(|(_, inputs, outputs, _)| {
-            [vec![self.rank, inputs], vec![outputs, self.rank]]
-        });
-        let of_block: Vec<_> = of_block.collect();
-        (0..config.layers).flat_map(|_| of_block.clone()).collect()
+    /// Inputs and outputs of a block's layers that have adapters.
+    pub fn layers(&self, config: &Config) -> impl Iterator<Item = (u64, u64)> {
+        let layers = config.linear().into_iter();
+        let layers = layers.filter(|layer| self.has(layer.0));
+        layers.map(|(_, inputs, outputs, _)| (inputs, outputs))
     }
 }
 
 /// What is trained, and how.
 #[derive(Debug, Clone)]
 pub struct Training {
-    pub dtype: DType,
+    pub dtype: Dtype,
     pub optimizer: Optimizer,
     pub moments: Moments,
     pub lora: Option<Lora>,
     /// Shapes of the model's parameters.
-    model: Vec<Vec<u64>>,
+    pub model: Vec<Shape>,
     /// Shapes of what is trained.
-    trained: Vec<Vec<u64>>,
+    pub trained: Vec<Shape>,
+}
+
+/// Bytes that are held, and for what.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    pub what: &'static str,
+    pub bytes: u64,
 }
 
 impl Training {
-    /// Of all parameters, which have these shapes.
-    pub fn new(model: Vec<Vec<u64>>, dtype: DType, optimizer: Optimizer, moments: Moments) -> Self {
-        let trained = model.clone();
-        Self {
-            dtype,
-            optimizer,
-            moments,
-            lora: None,
-            model,
-            trained,
-        }
-    }
-
     /// Of adapters, the model being frozen.
     pub fn with_adapters(&self, config: &Config, lora: Lora) -> Self {
+        let of_block = lora
+            .layers(config)
+            .flat_map(|(inputs, outputs)| [vec![lora.rank, inputs], vec![outputs, lora.rank]]);
+        let of_block: Vec<_> = of_block.collect();
         Self {
-            trained: lora.parameters(config),
+            trained: vec![of_block; config.layers as usize].concat(),
             lora: Some(lora),
             ..self.clone()
         }
     }
 
-    pub fn in_model(&self) -> u64 {
-        sum(&self.model, elements)
-    }
-
+    /// The number of elements that are trained.
     pub fn trained(&self) -> u64 {
         sum(&self.trained, elements)
     }
@@ -103,22 +93,16 @@ impl Training {
     /// Bytes of a trained element: adapters are f32.
     pub fn trained_size(&self) -> u64 {
         match self.lora {
-            Some(_) => DType::F32.size_in_bytes() as u64,
-            None => self.dtype.size_in_bytes() as u64,
+            Some(_) => Dtype::F32.size(),
+            None => self.dtype.size(),
         }
     }
 
-    /// What is held, with its bytes, and nothing that has none.
-    pub fn held(&self) -> Vec<(String, u64)> {
-        let model = self
-            .in_model()
-            .saturating_mul(self.dtype.size_in_bytes() as u64);
-        let trained = self.trained();
+    /// What is held, and nothing that has no bytes.
+    pub fn held(&self) -> Vec<Held> {
+        let (model, trained) = (sum(&self.model, elements), self.trained());
         let (parameters, adapters) = match self.lora {
-            Some(_) => (
-                "frozen parameters",
-                trained.saturating_mul(self.trained_size()),
-            ),
+            Some(_) => ("frozen parameters", trained),
             None => ("parameters", 0),
         };
         let moments = match self.moments {
@@ -127,29 +111,28 @@ impl Training {
             Moments::EightBit => "moments, 8 bits",
         };
         let held = [
-            (parameters, model),
-            ("adapters", adapters),
+            (parameters, model.saturating_mul(self.dtype.size())),
+            ("adapters", adapters.saturating_mul(self.trained_size())),
             // Sums are f32, also of half types.
             ("accumulated gradients", trained.saturating_mul(4)),
             (moments, sum(&self.trained, |shape| self.state(shape))),
         ];
         let held = held.into_iter().filter(|(_, bytes)| *bytes > 0);
-        held.map(|(what, bytes)| (what.to_owned(), bytes)).collect()
+        held.map(|(what, bytes)| Held { what, bytes }).collect()
     }
 
     pub fn held_bytes(&self) -> u64 {
         let held = self.held().into_iter();
-        held.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+        held.fold(0, |sum, held| sum.saturating_add(held.bytes))
     }
 
     /// Bytes that the optimizer keeps for a parameter.
     fn state(&self, shape: &[u64]) -> u64 {
         let count = elements(shape);
-        let times = |factor: u64| count.saturating_mul(factor);
         let moment = match self.moments {
-            Moments::Bf16 => times(2),
+            Moments::Bf16 => count.saturating_mul(2),
             Moments::EightBit if count >= FEW => count.saturating_add(4 * count.div_ceil(BLOCK)),
-            _ => times(4),
+            _ => count.saturating_mul(4),
         };
         match self.optimizer {
             Optimizer::Adamw => moment.saturating_mul(2),
@@ -157,10 +140,4 @@ impl Training {
             Optimizer::Sgd => 0,
         }
     }
-}
-
-fn sum(shapes: &[Vec<u64>], of: impl Fn(&[u64]) -> u64) -> u64 {
-    shapes
-        .iter()
-        .fold(0, |sum, shape| sum.saturating_add(of(shape)))
 }

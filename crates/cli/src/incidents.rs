@@ -1,22 +1,23 @@
 //! `headroom incidents`: what went wrong in a run?
 
-mod json;
-mod lines;
-
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::stdin;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use candle_headroom::incident::{Incident, IncidentKind, IncidentSummary, Incidents};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use serde_json::json;
+use textwrap::{Options, WordSeparator, WordSplitter};
 
-use json::{as_lines, as_object};
-use lines::{plain, wrap};
-
-use super::output::{self, Result, Status, say};
-use super::times;
+use super::output::{self, Result, Status, plain, say};
 
 /// The most that is read from standard input, in bytes.
 const MOST: u64 = 1 << 28;
+
+/// The columns of a line.
+const WIDTH: usize = 80;
 
 /// List the incidents of a run, and a summary
 ///
@@ -33,7 +34,7 @@ pub struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Only since then: 30m, 2h or 3d ago, or 2026-11-23T14:02
-    #[arg(long, value_name = "TIME", value_parser = times::since)]
+    #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
     /// Only these kinds, such as exhausted,failed
     #[arg(long, value_name = "KINDS", value_parser = kind, value_delimiter = ',')]
@@ -96,7 +97,7 @@ impl Arguments {
 
     /// A heading, and what happened below it.
     fn show(&self, incident: &Incident, text: &mut String) -> Result<()> {
-        let time = times::shown(incident.taken_unix_ms);
+        let time = shown(incident.taken_unix_ms);
         let task = incident
             .task
             .map_or("step".to_owned(), |task| task.to_string());
@@ -124,7 +125,7 @@ impl Arguments {
 fn read(file: &Path) -> Result<Incidents> {
     let incidents = match file.to_str() {
         Some("-") => {
-            let bytes = output::read_from(stdin().lock(), MOST, "standard input")?;
+            let bytes = output::read_all(stdin().lock(), MOST, &"standard input")?;
             // An incomplete line may end within a character.
             Incidents::parse(&String::from_utf8_lossy(&bytes))
         }
@@ -179,4 +180,86 @@ fn summary_of(all: &Incidents, summary: &IncidentSummary) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Appends the words in indented lines.
+fn wrap(text: &str, indent: &str, to: &mut String) {
+    let options = Options::new(WIDTH)
+        .initial_indent(indent)
+        .subsequent_indent(indent)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation);
+    let text = plain(text);
+    let words: Vec<_> = text.split_whitespace().collect();
+    *to += &textwrap::fill(&words.join(" "), options);
+    to.push('\n');
+}
+
+fn as_lines(all: &Incidents) -> Result<String> {
+    let lines = all.list.iter().map(serde_json::to_string);
+    let lines = lines.map(|line| line.map(|line| line + "\n"));
+    Ok(lines.collect::<serde_json::Result<_>>()?)
+}
+
+fn as_object(all: &Incidents, summary: &IncidentSummary) -> String {
+    let phases = summary.phases.iter().map(|(phase, count)| {
+        let name = phase.map_or("unknown".to_owned(), |phase| phase.to_string());
+        (name, count)
+    });
+    let object = json!({
+        "incidents": all.list.len(),
+        "unreadable": all.unreadable,
+        "kinds": summary.kinds,
+        "phases": phases.collect::<BTreeMap<_, _>>(),
+        "causes": summary.causes,
+        "first_exhaustion_unix_ms": summary.between.map(|(first, _)| unix_ms(first)),
+        "last_exhaustion_unix_ms": summary.between.map(|(_, last)| unix_ms(last)),
+        "neighbour_bytes": summary.neighbour,
+    });
+    format!("{object:#}\n")
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// A time in UTC, such as `2026-11-23 14:02:11`.
+fn shown(unix_ms: u64) -> String {
+    let time = i64::try_from(unix_ms).ok().map(Timestamp::from_millisecond);
+    match time {
+        Some(Ok(time)) => time.strftime("%F %T").to_string(),
+        _ => "after the year 9999".to_owned(),
+    }
+}
+
+/// Reads `90s`, `30m`, `2h` or `3d` before now, `2026-11-23`, or `2026-11-23 14:02[:11]` with a space or a `T`; in milliseconds since 1970.
+fn since(text: &str) -> std::result::Result<u64, String> {
+    before(text).or_else(|| point(text)).ok_or_else(|| {
+        "use `30m`, `2h`, `3d`, `2026-11-23`, or `2026-11-23T14:02` (UTC)".to_owned()
+    })
+}
+
+fn before(text: &str) -> Option<u64> {
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+    let mut units = units.iter();
+    let (count, seconds) =
+        units.find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
+    // `parse` takes a sign too.
+    let is_number = count.bytes().all(|byte| byte.is_ascii_digit());
+    let count: u64 = count.parse().ok().filter(|_| is_number)?;
+    let back = count.checked_mul(seconds * 1000)?;
+    Some(unix_ms(SystemTime::now()).saturating_sub(back))
+}
+
+fn point(text: &str) -> Option<u64> {
+    let text = text.strip_suffix('Z').unwrap_or(text).replace(' ', "T");
+    let formats = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
+    let mut times = formats
+        .iter()
+        .map(|format| DateTime::strptime(format, &text));
+    let time = times.find_map(std::result::Result::ok)?;
+    let time = TimeZone::UTC.to_timestamp(time).ok()?;
+    u64::try_from(time.as_millisecond()).ok()
 }

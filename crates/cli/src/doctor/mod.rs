@@ -5,13 +5,15 @@ mod ranks;
 use std::fmt::Write;
 use std::io::{IsTerminal, stdout};
 
-use candle_headroom::Environment;
+#[cfg(feature = "library")]
 use candle_headroom::distributed::Group;
-use candle_headroom::environment::{Report, Requirement, Versions};
+use candle_headroom_environment::{Environment, Report, Requirement, Versions};
 use ranks::{Further, Judgement, beyond_rank_0};
 use serde::Serialize;
 
 use super::output::{self, Result, Status};
+#[cfg(not(feature = "library"))]
+use super::without_library::Group;
 
 /// Check whether this machine is fit for candle
 #[derive(Debug, clap::Args)]
@@ -32,7 +34,7 @@ pub struct Arguments {
     ///
     /// `mpirun`, torchrun or `srun` starts this program on each rank.
     /// Rank 0 prints its report and what the others found beyond it.
-    /// All machines must be fit.
+    /// All machines must be fit. It needs a build with the feature `library`.
     #[arg(long, verbatim_doc_comment)]
     ranks: bool,
     /// What it must be fit for: cpu, cuda, cuda,mem=8GiB, or ranks
@@ -71,7 +73,10 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
         report = report.redacted();
     }
     let own = Judgement::new(&report, obstacles.as_deref());
-    let all = own.gather(group.as_ref())?;
+    let all = match &group {
+        Some(group) => group.collect(Ok(vec![own]))?,
+        None => vec![own],
+    };
     if group.as_ref().is_some_and(|group| group.rank() > 0) {
         return Ok(Status::Good);
     }
