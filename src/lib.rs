@@ -63,10 +63,13 @@
 //!
 //! # Features
 //!
-//! Only `nn` is on by default, and the default build runs on the CPU.
+//! The default build runs on the CPU. `default-features = false` leaves errors, memory, batches, optimizers, trainers, ranks and the checker.
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `avx512` (default) | matrix products on the CPU, candle's too and in the whole program, use AVX-512 where the processor has it; with `nn` |
+//! | `checkpoint` (default) | [`checkpoint`]: a run saved at intervals and resumed |
+//! | `data` (default) | [`data`]: datasets and loaders |
 //! | `nn` (default) | [`nn`]: layers with a backward pass, recomputation, audits of gradients |
 //! | `parquet` | [`data`]: Parquet files as datasets |
 //! | `image` | [`data`]: folders of images as datasets |
@@ -80,30 +83,34 @@
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The build with everything on is checked for both.
+#![cfg_attr(
+    not(all(feature = "checkpoint", feature = "data", feature = "nn")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "some of it serves features that are off"
+    )
+)]
 
 #[path = "documentation.rs"]
 pub mod _documentation;
 pub mod batch;
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
+#[cfg(feature = "data")]
 pub mod data;
 pub mod distributed;
 mod elements;
 pub mod environment;
 pub mod error;
 mod files;
+#[cfg(any(feature = "checkpoint", feature = "data"))]
 mod fixed_file;
 pub mod incident;
 #[cfg(feature = "layers")]
-#[cfg_attr(
-    not(feature = "nn"),
-    allow(dead_code, reason = "a part is for recomputed regions only")
-)]
 pub mod layers;
 #[cfg(not(feature = "layers"))]
-#[cfg_attr(
-    not(feature = "nn"),
-    allow(dead_code, reason = "a part is for recomputed regions only")
-)]
 mod layers;
 pub mod memory;
 mod mix;

@@ -40,7 +40,6 @@ impl DeviceMemory {
     }
 
     /// Bytes that limit and device leave; on the host the limit alone. `None` if nothing bounds them.
-    #[cfg(feature = "nn")]
     pub(crate) fn room(&self) -> Option<u64> {
         let now = self.surroundings();
         let held = now.free.zip(now.reserved);
