@@ -33,16 +33,13 @@ pub mod patience;
 #[allow(unsafe_code, reason = "calls libcuda, NVML and NCCL")]
 mod probe;
 mod redact;
-mod reply;
 mod report;
-mod requirement;
 #[allow(unsafe_code, reason = "calls libcuda")]
 mod smoke;
 mod source;
 mod terminal;
 mod toolkit;
 mod versions;
-mod visible;
 
 pub use bytesize::ByteSize;
 
@@ -51,11 +48,10 @@ pub use code::{FindingCode, Severity};
 pub use finding::Finding;
 pub use machine::Gpu;
 pub use nvml::Neighbour;
-pub use report::Report;
-pub use requirement::{Requirement, UnknownRequirement};
+pub use report::{Report, Requirement, UnknownRequirement};
 pub use versions::Versions;
 
 use finding::Findings;
 use machine::Facts;
-use reply::{Answer, Reply};
+use probe::{Answer, Reply};
 use source::Source;

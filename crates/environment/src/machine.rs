@@ -8,14 +8,11 @@ use crate::memory::SystemMemory;
 use crate::nvml::Field;
 use crate::patience::{LoadError, Task};
 use crate::probe::cuda::{self, CudaDevice};
-use crate::probe::fabric::Fabric;
 use crate::probe::kernel::Kernel;
-use crate::probe::launch;
 use crate::probe::libraries::Libraries;
-use crate::probe::mpi::Mpi;
-use crate::probe::nccl::{self, Nccl};
 use crate::probe::nvml::{self, GpuReading, Readings};
-use crate::visible::Visible;
+use crate::probe::ranks::{self, Fabric, Mpi, Nccl};
+use crate::source::Visible;
 use crate::{Answer, Findings, Reply, Source, code, host, log, toolkit};
 
 /// A GPU, as NVML or CUDA describes it; `None` for what neither reports.
@@ -76,7 +73,7 @@ impl Facts {
     pub(crate) fn has_ranks(&self) -> bool {
         let fabric = self.fabric.as_ref();
         self.source.for_ranks
-            || launch::is_launched(&self.source)
+            || ranks::is_launched(&self.source)
             || fabric.is_some_and(Fabric::has_infiniband)
             || self.visible_gpus() > 1
     }
@@ -252,7 +249,7 @@ pub(super) fn gather(source: Arc<Source>, deadline: Instant, findings: &mut Find
     };
     // Loading it takes long, and most programs do not need it.
     if facts.has_ranks() && facts.shows_gpu() {
-        let nccl = Probe::ask("NCCL", &source, deadline, nccl::look);
+        let nccl = Probe::ask("NCCL", &source, deadline, ranks::nccl);
         (_, facts.nccl) = nccl.reply(deadline, findings);
     }
     facts

@@ -3,10 +3,7 @@
 mod driver;
 mod gpus;
 mod kernel;
-mod kernels;
 mod libraries;
-mod mpi;
-mod nccl;
 mod ranks;
 mod variables;
 
@@ -19,7 +16,7 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     kernel::judge(facts, findings);
     driver::judge(facts, findings);
     gpus::judge(facts, findings);
-    kernels::judge(facts, findings);
+    driver::kernels(facts, findings);
     libraries::judge(facts, findings);
     variables::judge(facts, findings);
     host::judge(facts, findings);

@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
 
-use super::{Facts, Findings, code, joined, mpi, nccl};
-use crate::probe::fabric::{Fabric, Port};
-use crate::probe::launch::{LAUNCHERS, place};
+use super::{Facts, Findings, Reply, answer, around, code, joined};
+use crate::facts::{self, Version};
+use crate::probe::libraries::{Library, MPI};
+use crate::probe::ranks::{Fabric, Kind, LAUNCHERS, Mpi, Nccl, Port, place};
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     if !facts.has_ranks() {
         return;
     }
     launch(facts, findings);
-    mpi::judge(facts, findings);
+    mpi(facts, findings);
     if let Some(fabric) = &facts.fabric {
         network(facts, fabric, findings);
     }
     if facts.shows_gpu() {
-        nccl::judge(facts, findings);
+        nccl(facts, findings);
         peers(facts, findings);
     }
 }
@@ -151,5 +152,187 @@ fn peers(facts: &Facts, findings: &mut Findings) {
             code::NO_PEERS,
             format!("GPUs {refused}{more}: {reason} ({status})"),
         );
+    }
+}
+
+fn mpi(facts: &Facts, findings: &mut Findings) {
+    let (Some(mpi), Some(libraries)) = (&facts.mpi, &facts.libraries) else {
+        return;
+    };
+    let is_mpi = |library: &&Library| MPI.contains(&library.name);
+    let found: Vec<_> = libraries.on_path.iter().filter(is_mpi).collect();
+    let elsewhere = libraries.elsewhere.iter().find(is_mpi);
+    // Ranks on GPUs can do without it.
+    let is_wanted = facts.source.for_ranks || !facts.shows_gpu();
+    match (&mpi.launcher, found.as_slice()) {
+        (Some(launcher), [_, ..]) => {
+            let version = around(" ", mpi.version.map(Version::plain), "");
+            let kind = around(" (", mpi.kind, &format!("{version})"));
+            let libraries = joined(found.iter().map(|library| described(library)), ", ");
+            let seen = format!("{}{kind}, {libraries}", launcher.display());
+            mpi_mixed(mpi, &found, findings);
+            findings.add(code::MPI, seen);
+            if is_wanted && !cfg!(feature = "mpi") {
+                findings.add(code::MPI_NOT_BUILT, "the feature `mpi` is off");
+            }
+        }
+        (None, []) if !is_wanted => {}
+        (launcher, found) => mpi_incomplete(launcher.is_some(), found, elsewhere, findings),
+    }
+    mpi_as_root(facts, mpi, findings);
+}
+
+fn described(library: &Library) -> String {
+    let kind = around(" (", Kind::of(library), ")");
+    format!("{}{kind}", library.soname)
+}
+
+fn mpi_incomplete(
+    has_launcher: bool,
+    found: &[&Library],
+    elsewhere: Option<&Library>,
+    findings: &mut Findings,
+) {
+    let no_launcher = (!has_launcher).then(|| "no mpirun and no mpiexec on PATH".to_owned());
+    let no_library = found.is_empty().then(|| match elsewhere {
+        Some(library) => format!("{} is not on the library path", library.path()),
+        None => "no libmpi on the library path".to_owned(),
+    });
+    let seen = no_launcher.into_iter().chain(no_library);
+    let finding = findings.begin(code::MPI_INCOMPLETE, joined(seen, ", "));
+    if let Some(folder) = elsewhere.and_then(|library| library.folder.strip_suffix("/lib")) {
+        finding.next_step = "add MPI's folders to both paths, or load its module".into();
+        let command =
+            format!("export PATH={folder}/bin:$PATH LD_LIBRARY_PATH={folder}/lib:$LD_LIBRARY_PATH");
+        finding.command = command.into();
+    }
+}
+
+/// Whether no library on the path belongs to the launcher.
+fn mpi_mixed(mpi: &Mpi, found: &[&Library], findings: &mut Findings) {
+    let (Some(launcher), Some(kind)) = (&mpi.launcher, mpi.kind) else {
+        return;
+    };
+    let fits = |library: &&Library| Kind::of(library).is_none_or(|other| other == kind);
+    if !found.iter().any(fits) {
+        let libraries = joined(found.iter().map(|library| described(library)), ", ");
+        let seen = format!(
+            "{} is of {kind}, the libraries are {libraries}",
+            launcher.display()
+        );
+        findings.add(code::MPI_MIXED, seen);
+    }
+}
+
+/// Open MPI asks for two variables (or an option), except of processes that it has started already.
+fn mpi_as_root(facts: &Facts, mpi: &Mpi, findings: &mut Findings) {
+    let is_set = |name: &str| facts.source.variable(name) == Some("1");
+    let mut variables = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"].into_iter();
+    let is_started = facts.source.variable("OMPI_COMM_WORLD_SIZE").is_some();
+    if mpi.is_root && mpi.kind == Some(Kind::OpenMpi) && !is_started && !variables.all(is_set) {
+        let seen = "this process runs as root, and OMPI_ALLOW_RUN_AS_ROOT or its CONFIRM is not 1";
+        findings.add(code::MPI_ROOT, seen);
+    }
+}
+
+/// Variables that turn off a transport, with the values that do, and their effects.
+/// NVIDIA, NCCL user guide, environment variables, docs.nvidia.com/deeplearning/nccl; 2026-11.
+const RESTRICTING: [&str; 7] = [
+    "NCCL_P2P_DISABLE=1: no direct access between GPUs",
+    "NCCL_P2P_LEVEL=LOC: no direct access between GPUs",
+    "NCCL_P2P_LEVEL=0: no direct access between GPUs",
+    "NCCL_SHM_DISABLE=1: no shared memory between processes",
+    "NCCL_IB_DISABLE=1: no InfiniBand and RoCE",
+    "NCCL_NET_GDR_LEVEL=LOC: no GPUDirect RDMA",
+    "NCCL_NET_GDR_LEVEL=0: no GPUDirect RDMA",
+];
+
+fn nccl(facts: &Facts, findings: &mut Findings) {
+    match &facts.nccl {
+        Reply::Works(nccl) => nccl_found(facts, nccl, findings),
+        Reply::Failed(call, status) => findings.add(code::NCCL_BROKEN, answer(call, *status, None)),
+        Reply::Missing(reason) => nccl_missing(facts, reason, findings),
+        Reply::Unknown => {}
+    }
+    let fabric = facts.fabric.as_ref();
+    let has_ports = fabric.is_none_or(|fabric| !fabric.ports.is_empty());
+    for restriction in RESTRICTING {
+        let setting = restriction.split(':').next().unwrap_or_default();
+        let (name, value) = setting.split_once('=').unwrap_or_default();
+        // Without such a card there is nothing to turn off.
+        let concerns_cards = matches!(name, "NCCL_IB_DISABLE" | "NCCL_NET_GDR_LEVEL");
+        let is_set = facts.source.variable(name).map(str::trim) == Some(value);
+        if is_set && (has_ports || !concerns_cards) {
+            let finding = findings.begin(code::NCCL_RESTRICTED, restriction);
+            finding.command = format!("unset {name}").into();
+        }
+    }
+    nccl_interface(facts, findings);
+}
+
+fn nccl_found(facts: &Facts, nccl: &Nccl, findings: &mut Findings) {
+    let version = nccl.version.map(Version::plain);
+    let version = version.unwrap_or("of an unknown version".to_owned());
+    let built = around(", built with CUDA ", nccl.cuda, "");
+    let seen = format!("NCCL {version}{built}");
+    // Within a major version, libraries run on older drivers.
+    if let (Some(cuda), Some(supported)) = (nccl.cuda, facts.cuda_of_driver())
+        && cuda.major() > supported.major()
+    {
+        let floor = facts::floor_of_major(cuda.major());
+        let floor = around(", which needs driver ", floor, " or later");
+        let seen = format!("{seen}{floor}; the driver supports CUDA {supported}");
+        findings.add(code::NCCL_TOO_NEW, seen);
+    }
+    findings.add(code::NCCL, seen);
+}
+
+fn nccl_missing(facts: &Facts, reason: &str, findings: &mut Findings) {
+    let libraries = facts.libraries.as_ref();
+    if libraries.is_some_and(|libraries| libraries.find("nccl").is_some()) {
+        return findings.add(code::NCCL_BROKEN, reason);
+    }
+    let is_nccl = |library: &&Library| library.name == "nccl";
+    let elsewhere = libraries.and_then(|libraries| libraries.elsewhere.iter().find(is_nccl));
+    match elsewhere {
+        Some(library) => {
+            let finding =
+                findings.begin(code::NCCL_MISSING, format!("it is at {}", library.path()));
+            finding.next_step = "add its folder to the library path".into();
+            let folder = &library.folder;
+            finding.command = format!("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH").into();
+        }
+        None => findings.add(code::NCCL_MISSING, "no libnccl.so.2"),
+    }
+}
+
+/// The variable is a list of prefixes of names; `=` in front of it demands whole names, and `^` excludes them.
+fn nccl_interface(facts: &Facts, findings: &mut Findings) {
+    let interfaces = facts.fabric.iter().flat_map(|fabric| &fabric.interfaces);
+    let interfaces: Vec<_> = interfaces.map(String::as_str).collect();
+    let variable = facts.source.variable("NCCL_SOCKET_IFNAME").map(str::trim);
+    let Some(value) = variable.filter(|value| !value.is_empty()) else {
+        return;
+    };
+    let (excludes, rest) = match value.strip_prefix('^') {
+        Some(rest) => (true, rest),
+        None => (false, value),
+    };
+    let (is_whole, rest) = match rest.strip_prefix('=') {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let names = |interface: &str, part: &str| match is_whole {
+        true => interface == part,
+        false => interface.starts_with(part),
+    };
+    let is_left = |interface: &&str| {
+        let is_named = rest.split(',').any(|part| names(interface, part));
+        is_named != excludes
+    };
+    if !interfaces.is_empty() && !interfaces.iter().any(is_left) {
+        let interfaces = joined(interfaces, ", ");
+        let seen = format!("NCCL_SOCKET_IFNAME={value}, interfaces: {interfaces}");
+        findings.add(code::NCCL_INTERFACE, seen);
     }
 }

@@ -3,21 +3,275 @@
 //! `nvml-wrapper` makes most calls. Some are raw calls through its bindings: the wrapper lacks remapped rows and the newer clock event
 //! reasons, asks for memory by a call that old drivers lack, and has no room for the longer lists of processes that some drivers write.
 
-mod device;
-mod library;
-mod neighbours;
 mod processes;
 
-pub use device::{Device, Remapped};
-pub use library::{
-    DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, Field, GPU_IS_LOST, Library, NAMES, NO_PERMISSION,
-    NOT_SUPPORTED, Nvml, RESET_REQUIRED, UNINITIALIZED,
-};
-pub use neighbours::{Neighbour, neighbours};
-pub use processes::{Processes, knows_processes};
+use std::mem::{ManuallyDrop, zeroed};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
 
-pub use crate::patience::within;
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
+
 pub use nvml_wrapper_sys::bindings::nvmlMemory_t as Memory;
+pub use processes::{Neighbour, Processes, knows_processes, neighbours};
+
+use crate::facts::Version;
+pub use crate::patience::within;
+use crate::patience::{self, LoadError};
+
+/// A value, or NVML's return code.
+pub type Field<T> = Result<T, u32>;
+
+pub const UNINITIALIZED: u32 = 1;
+pub const NOT_SUPPORTED: u32 = 3;
+pub const NO_PERMISSION: u32 = 4;
+const INSUFFICIENT_SIZE: u32 = 7;
+pub const DRIVER_NOT_LOADED: u32 = 9;
+const LIBRARY_NOT_FOUND: u32 = 12;
+pub const FUNCTION_NOT_FOUND: u32 = 13;
+pub const GPU_IS_LOST: u32 = 15;
+pub const RESET_REQUIRED: u32 = 16;
+const NO_DATA: u32 = 21;
+
+/// Where the driver installs NVML. On Windows by full path, because a name alone would be looked for in the program's folder first.
+pub const NAMES: [&str; 2] = match cfg!(windows) {
+    true => [
+        "C:\\Windows\\System32\\nvml.dll",
+        "C:\\Program Files\\NVIDIA Corporation\\NVSMI\\nvml.dll",
+    ],
+    false => ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"],
+};
+
+/// A library that is loaded for good.
+#[derive(Debug)]
+pub struct Library(PathBuf);
+
+/// A session with NVML; it ends when the last of its devices is dropped.
+#[derive(Debug)]
+pub struct Nvml {
+    wrapper: ManuallyDrop<nvml_wrapper::Nvml>,
+    /// The version of the kernel module.
+    pub driver: Option<Version>,
+}
+
+/// The return code behind an error of the wrapper.
+fn return_code(error: NvmlError) -> u32 {
+    match error {
+        NvmlError::LibloadingError(_) => LIBRARY_NOT_FOUND,
+        NvmlError::FailedToLoadSymbol(_) => FUNCTION_NOT_FOUND,
+        NvmlError::Utf8Error(_) | NvmlError::NulError(_) => NO_DATA,
+        error => error.into(),
+    }
+}
+
+impl Library {
+    /// Loads the first that exists, unless loading it hangs in another process for longer than `limit`. The error is about the first.
+    ///
+    /// # Safety
+    /// The libraries must be NVML, or as sound to load and call.
+    pub unsafe fn load<P: AsRef<Path>>(
+        paths: &[P],
+        limit: Duration,
+    ) -> Result<Arc<Self>, LoadError> {
+        let mut absent = None;
+        for path in paths.iter().map(AsRef::as_ref) {
+            // SAFETY: the caller vouches for the library.
+            match unsafe { patience::load(path, limit) } {
+                Ok(_) => return Ok(Arc::new(Self(path.to_owned()))),
+                Err(error @ LoadError::Absent(_)) => absent = absent.or(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        let not_found = || LoadError::Absent(format!("{}: not found", NAMES[0]));
+        Err(absent.unwrap_or_else(not_found))
+    }
+
+    /// Begins a session.
+    pub fn begin(&self) -> Field<Arc<Nvml>> {
+        let path = self.0.as_os_str();
+        let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
+        let wrapper = wrapper.map_err(return_code)?;
+        let driver = wrapper.sys_driver_version().ok();
+        Ok(Arc::new(Nvml {
+            wrapper: ManuallyDrop::new(wrapper),
+            driver: driver.and_then(|text| Version::parse(&text)),
+        }))
+    }
+}
+
+impl Nvml {
+    /// Asks the wrapper's session.
+    pub fn ask<T>(
+        &self,
+        question: impl FnOnce(&nvml_wrapper::Nvml) -> Result<T, NvmlError>,
+    ) -> Field<T> {
+        question(&self.wrapper).map_err(return_code)
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // The wrapper panics if the library has no such function.
+        if self.wrapper.lib().nvmlShutdown.is_ok() {
+            // SAFETY: dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.wrapper) };
+        }
+    }
+}
+
+/// A GPU. The handle is valid as long as the session, which lives as long as this value.
+#[derive(Debug, Clone)]
+pub struct Device {
+    nvml: Arc<Nvml>,
+    handle: nvmlDevice_t,
+}
+
+/// Rows of memory that were replaced by spare rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remapped {
+    pub uncorrectable: u32,
+    pub pending: bool,
+    pub failed: bool,
+}
+
+// SAFETY: NVML may be called from any thread, and the handle is valid in the whole process.
+unsafe impl Send for Device {}
+
+impl Nvml {
+    /// A GPU by its index in NVML's order.
+    pub fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
+        Device::of(self, self.wrapper.device_by_index(index))
+    }
+
+    pub fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
+        Device::of(self, self.wrapper.device_by_uuid(uuid))
+    }
+}
+
+impl Device {
+    fn of(nvml: &Arc<Nvml>, device: Result<nvml_wrapper::Device<'_>, NvmlError>) -> Field<Self> {
+        // SAFETY: the handle is used together with its session alone.
+        let handle = unsafe { device.map_err(return_code)?.handle() };
+        let nvml = Arc::clone(nvml);
+        Ok(Self { nvml, handle })
+    }
+
+    /// Asks the wrapper's device.
+    pub fn ask<T>(
+        &self,
+        question: impl FnOnce(&nvml_wrapper::Device<'_>) -> Result<T, NvmlError>,
+    ) -> Field<T> {
+        // SAFETY: the handle belongs to this session.
+        let device = unsafe { nvml_wrapper::Device::new(self.handle, &self.nvml.wrapper) };
+        question(&device).map_err(return_code)
+    }
+
+    fn functions(&self) -> &NvmlLib {
+        self.nvml.wrapper.lib()
+    }
+
+    /// Calls a function that the library may lack.
+    fn call<F: Copy>(
+        &self,
+        function: &Result<F, libloading::Error>,
+        call: impl FnOnce(F, nvmlDevice_t) -> u32,
+    ) -> Field<()> {
+        let function = *function.as_ref().map_err(|_| FUNCTION_NOT_FOUND)?;
+        match call(function, self.handle) {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// What such a function writes into `place`.
+    fn read<F: Copy, T>(
+        &self,
+        function: &Result<F, libloading::Error>,
+        mut place: T,
+        call: impl FnOnce(F, nvmlDevice_t, &mut T) -> u32,
+    ) -> Field<T> {
+        self.call(function, |function, gpu| call(function, gpu, &mut place))?;
+        Ok(place)
+    }
+
+    /// The bits of NVML's clock event reasons, called throttle reasons before CUDA 12.2.
+    pub fn clock_reasons(&self) -> Field<u64> {
+        let functions = self.functions();
+        let newer = &functions.nvmlDeviceGetCurrentClocksEventReasons;
+        let older = &functions.nvmlDeviceGetCurrentClocksThrottleReasons;
+        // SAFETY: the handle belongs to this session.
+        let newer = self.read(newer, 0, |call, gpu, bits| unsafe { call(gpu, bits) });
+        // SAFETY: as above.
+        newer.or_else(|_| self.read(older, 0, |call, gpu, bits| unsafe { call(gpu, bits) }))
+    }
+
+    /// By the newer call, which does not count the driver's own reserve as used, or by the older call on drivers that lack it.
+    pub fn memory(&self) -> Field<Memory> {
+        let older = &self.functions().nvmlDeviceGetMemoryInfo;
+        // SAFETY: the structure holds three numbers.
+        let mut memory: Memory = unsafe { zeroed() };
+        match self.ask(|gpu| gpu.memory_info()) {
+            Ok(newer) => {
+                (memory.total, memory.used, memory.free) = (newer.total, newer.used, newer.free)
+            }
+            // The older call would fail as well.
+            Err(code @ (UNINITIALIZED | GPU_IS_LOST | RESET_REQUIRED)) => return Err(code),
+            // SAFETY: the handle belongs to this session.
+            Err(_) => self.call(older, |call, gpu| unsafe { call(gpu, &mut memory) })?,
+        }
+        Ok(memory)
+    }
+
+    /// Whether this GPU can access another one's memory, as `nvmlGpuP2PStatus_t`, in this way of `nvmlGpuP2PCapsIndex_t`.
+    pub fn peer_status(&self, other: &Self, way: u32) -> Field<u32> {
+        let function = &self.functions().nvmlDeviceGetP2PStatus;
+        // SAFETY: both handles belong to sessions of the same library, which stay open.
+        self.read(function, 0, |call, gpu, status| unsafe {
+            call(gpu, other.handle, way, status)
+        })
+    }
+
+    /// The number of pages that were retired because of memory errors.
+    pub fn retired(&self) -> Field<u32> {
+        let function = &self.functions().nvmlDeviceGetRetiredPages;
+        let pages = |cause| {
+            let mut count = 0;
+            // SAFETY: the handle belongs to this session; the count of 0 says that there is no room for addresses.
+            let outcome = self.call(function, |call, gpu| unsafe {
+                call(gpu, cause, &mut count, null_mut())
+            });
+            match outcome {
+                Ok(()) | Err(INSUFFICIENT_SIZE) => Ok(count),
+                Err(code) => Err(code),
+            }
+        };
+        // The causes: many single bit errors, and double bit errors.
+        Ok(pages(0)?.saturating_add(pages(1)?))
+    }
+
+    pub fn remapped(&self) -> Field<Remapped> {
+        let function = &self.functions().nvmlDeviceGetRemappedRows;
+        let read = self.read(function, [0; 4], |call, gpu, places| {
+            let [corrected, uncorrectable, pending, failed] = places;
+            // SAFETY: the handle belongs to this session.
+            unsafe { call(gpu, corrected, uncorrectable, pending, failed) }
+        });
+        let [_, uncorrectable, pending, failed] = read?;
+        Ok(Remapped {
+            uncorrectable,
+            pending: pending != 0,
+            failed: failed != 0,
+        })
+    }
+
+    /// Uncorrected memory errors since the driver was loaded, or in the GPU's life.
+    pub fn uncorrected(&self, counter: EccCounter) -> Field<u64> {
+        self.ask(|gpu| gpu.total_ecc_errors(MemoryError::Uncorrected, counter))
+    }
+}
 
 /// A GPU's UUID as NVML writes it, from the bytes that CUDA gives.
 pub fn uuid_text(bytes: [u8; 16]) -> String {

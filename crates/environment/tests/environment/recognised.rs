@@ -45,7 +45,7 @@ const ELSEWHERE: [(&str, &str); 31] = [
     ("HR-700", HEALTHY),
     ("HR-800", HEALTHY),
     // Only candle's own kernels come with machine code.
-    ("HR-311", include_str!("../../src/judge/kernels.rs")),
+    ("HR-311", include_str!("../../src/judge/driver.rs")),
     ("HR-312", FITNESS),
     ("HR-402", include_str!("golden/no_gpu.txt")),
     ("HR-810", RANKS),
