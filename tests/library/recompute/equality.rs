@@ -53,9 +53,10 @@ fn a_region_that_exhausts_memory_is_retried() -> candle_headroom::Result<()> {
             Ok((model, reports)) => {
                 assert_eq!(model.bits(), expected.bits(), "{point}");
                 let retries = reports.iter().map(|report| report.retries);
-                // Memory that runs out in the check of the first cut fails nothing.
-                let check = reports[0].cut_check().expect("a batch that is cut");
-                let given_up = check.finding != CutFinding::Agrees;
+                // Memory that runs out in the check of a cut fails nothing.
+                assert!(reports[0].cut_check().is_some(), "a batch that is cut");
+                let mut checks = reports.iter().filter_map(StepReport::cut_check);
+                let given_up = checks.any(|check| check.finding != CutFinding::Agrees);
                 assert_eq!(retries.sum::<usize>(), usize::from(!given_up), "{point}");
             }
         }
