@@ -1,4 +1,4 @@
-//! The regions that models mark with `nn::recompute`, and what else the layers of `nn` are told by whoever runs them.
+//! Regions that models mark with `nn::recompute`: what surrounds them, and what their second runs did.
 
 #[cfg(not(feature = "nn"))]
 mod disabled;

@@ -1,4 +1,4 @@
-//! For whoever runs a model's forward and backward passes: what the layers on a thread are told, and what they tell.
+//! Between the layers on a thread and whoever runs the model: the memory around a region, and what became of its second runs.
 //!
 //! The trainers of candle-headroom use it. Everything is of the thread that calls it, lasts for one call, and is as before after a panic.
 
@@ -19,7 +19,7 @@ thread_local! {
 /// Lasts until it is dropped.
 pub type Guard = Box<dyn Any>;
 
-/// What layers are told of the memory around them, and who learns of the second runs of [`recompute`](crate::recompute()) regions.
+/// The memory around the layers, and an observer of the second runs of [`recompute`](crate::recompute()) regions.
 ///
 /// Set by [`within`]. Without it nothing is known and nobody learns of anything; results are the same.
 pub trait Surroundings {

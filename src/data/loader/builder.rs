@@ -84,8 +84,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Sets the name that tells this loader from a run's others in saved state; `data` by default.
     ///
     /// Ranks and resumed runs compare it, and the dataset's name and length, but read no samples. Data without a name of their own, such as
-    /// [`Items`](crate::data::Items), [`TensorDataset`](crate::data::TensorDataset) and [`Stream`](super::Stream), are told from other data only
-    /// by it: put the data's version into it.
+    /// [`Items`](crate::data::Items), [`TensorDataset`](crate::data::TensorDataset) and [`Stream`](super::Stream), differ from other data in
+    /// this name only: put the data's version into it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
