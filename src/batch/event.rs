@@ -87,7 +87,7 @@ pub enum Event {
         /// Where the loader stood before its first batch.
         found: String,
     },
-    /// The closure was checked at the end of one of the first batches that were cut.
+    /// The closure was checked at the end of the first batch that was cut.
     CutChecked(CutCheck),
 }
 

@@ -182,7 +182,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// differ from call to call, also those that come from [`MicroBatch::seed`]: then nothing can be checked, which
     /// [`CutFinding::Random`](crate::batch::CutFinding::Random) says.
     ///
-    /// A trainer checks a few samples of the first three batches that it cuts by itself, unless
+    /// A trainer checks a few samples by itself when it first cuts a batch, unless
     /// [`unchecked_cuts`](super::AdaptiveTrainerBuilder::unchecked_cuts) was given. Call this for a check of more samples, or before a long run.
     ///
     /// ```

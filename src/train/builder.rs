@@ -183,7 +183,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
 
     /// Does not check whether the closure's loss depends on how batches are cut.
     ///
-    /// By default, at the end of each of the first three batches that were cut and before its update, the trainer calls the closure again
+    /// By default, at the end of the first batch that was cut and before its update, the trainer calls the closure again
     /// with the first samples, at most 7 and no more than were computed at once: all together twice, then in two parts. If the gradients
     /// differ by more than rounding explains, the step fails with [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut),
     /// because micro-batches would train another function than whole batches. What was found is in

@@ -142,7 +142,7 @@ impl<O: Commit> Core<O> {
             spent.cost = spent.cost.saturating_add(extent.cost);
             spent.seconds += began.elapsed().as_secs_f64();
             spent.is_exhausted |= took.retries > 0;
-            let checked = run.and_then(|()| accumulation.check_early_cuts(engine, took));
+            let checked = run.and_then(|()| accumulation.check_first_cut(engine, took));
             let ended = checked.and_then(|()| {
                 // With the update, so that the two cannot disagree.
                 accumulation.core.accumulator.window.batches = batches + 1;
@@ -347,8 +347,8 @@ where
     F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     L: Into<Loss>,
 {
-    /// Checks the closure after each of the first batches that were cut, when the sizes that fit are known.
-    fn check_early_cuts(&mut self, engine: &Engine, took: &mut Processed<()>) -> Result<()> {
+    /// Checks the closure after the first batch that was cut, when the sizes that fit are known.
+    fn check_first_cut(&mut self, engine: &Engine, took: &mut Processed<()>) -> Result<()> {
         let Some(samples) = self.core.checks.due(&took.sizes) else {
             return Ok(());
         };

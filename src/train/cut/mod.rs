@@ -18,18 +18,13 @@ pub(super) const TIMES: f64 = 0.375;
 /// Checks of a trainer until one decides: the first updates may have no gradient, or one that overflows until a loss scale is found.
 const TRIES: usize = 8;
 
-/// Batches in which a loss must not depend on the cut. One may hide it: samples of the same length have the same weights.
-const AGREEMENTS: usize = 3;
-
 /// The checks that a trainer does by itself, at the end of a batch that was cut.
 #[derive(Debug)]
 pub(super) struct Checks {
     /// Samples of the next one; fewer than 2 if they did not fit.
     samples: usize,
-    /// Checks that may still be undecided; none after the last one.
+    /// Checks that may still be undecided; none after one that decided.
     tries: usize,
-    /// Batches in which the loss did not depend on the cut.
-    agreements: usize,
 }
 
 impl Checks {
@@ -37,7 +32,6 @@ impl Checks {
         Self {
             samples: FEW,
             tries: if is_on { TRIES } else { 0 },
-            agreements: 0,
         }
     }
 
@@ -78,10 +72,8 @@ impl Checks {
                 CutFinding::Undecided(error.to_string())
             }
         };
-        self.agreements += usize::from(finding == CutFinding::Agrees);
         self.tries = match finding {
             CutFinding::Undecided(_) => self.tries.saturating_sub(1),
-            CutFinding::Agrees if self.agreements < AGREEMENTS => self.tries,
             _ => 0,
         };
         let check = CutCheck::new(samples, finding);

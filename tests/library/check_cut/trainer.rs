@@ -54,7 +54,7 @@ fn unchecked(model: &Mlp, size: usize) -> AdaptiveTrainer<Foreign<SGD>> {
 }
 
 #[test]
-fn the_first_three_cuts_are_checked() {
+fn the_first_cut_is_checked_once() {
     let model = Mlp::new(DType::F32);
     let calls = RefCell::<Vec<(bool, Range<usize>, usize)>>::default();
     let mut trainer = trainer(&model, 4);
@@ -87,30 +87,8 @@ fn the_first_three_cuts_are_checked() {
         "{cut:#}"
     );
     assert!(!cut.to_string().contains("checked"), "{cut}");
-    for calls in [6, 6, 2] {
-        let (again, found) = step(6);
-        assert_eq!(
-            (again.cut_check().is_some(), found.len()),
-            (calls == 6, calls)
-        );
-    }
-}
-
-/// Texts of the same length have the same weights.
-#[test]
-fn what_the_first_batch_hides_is_found_in_the_second() {
-    let model = Mlp::new(DType::F32);
-    let mut trainer = trainer(&model, 7);
-    let (x, y) = batch();
-    let step = |trainer: &mut AdaptiveTrainer<_>, y: Tensor| {
-        trainer.step(&(x.clone(), y), |(x, y), _| wrong(&model, &x, &y))
-    };
-    let hidden = step(&mut trainer, y.abs().unwrap()).unwrap();
-    let hidden = hidden.cut_check().map(|check| &check.finding);
-    assert_eq!(hidden, Some(&CutFinding::Agrees));
-    let error = step(&mut trainer, y.clone()).unwrap_err();
-    assert!(cause(&error).is_some(), "{error}");
-    assert_eq!(trainer.updates(), 1);
+    let (again, calls) = step(6);
+    assert_eq!((again.cut_check(), calls.len()), (None, 2));
 }
 
 /// Equal parts would not show it, and micro-batches have even sizes.
@@ -257,9 +235,9 @@ fn it_asks_for_as_many_samples_as_fit() {
 #[test]
 fn a_check_that_does_not_fit_is_tried_again_with_fewer_samples() {
     for (room, found) in [
-        (8, [Some(7), Some(7), Some(7), None]),
-        (5, [None, Some(3), Some(3), Some(3)]),
-        (2, [None, None, Some(2), Some(2)]),
+        (8, [Some(7), None, None, None]),
+        (5, [None, Some(3), None, None]),
+        (2, [None, None, Some(2), None]),
         (1, [None; 4]),
     ] {
         let (model, other) = (Mlp::new(DType::F32), Mlp::new(DType::F32));
@@ -282,7 +260,7 @@ fn a_check_that_does_not_fit_is_tried_again_with_fewer_samples() {
         }
         let expected = trained(&other, &mut unchecked(&other, 8), 4);
         assert_eq!(snapshot(&model.vars), expected);
-        assert!(checks.get() <= 13, "{checks:?}");
+        assert!(checks.get() <= 6, "{checks:?}");
     }
 }
 
