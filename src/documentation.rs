@@ -71,6 +71,7 @@ pages! {
         optimizers "optimizers"
         models "models"
         upstream "upstream"
+        upstream_outputs "upstream-outputs"
         from_tensorflow "from-tensorflow"
         benchmarks "benchmarks"
         benchmarks_fit "benchmarks-fit"

@@ -137,11 +137,11 @@ fn between(loader: &str, rank: usize, theirs: &Batch, first: &Batch) -> Vec<Stri
         ));
     } else if differences.is_empty() && parts != first_parts {
         let text = |parts: &Option<Division>| match parts {
-            Some(parts) => format!("{:?}", parts.parts(*samples)),
-            None => "equal ones".to_owned(),
+            Some(parts) => format!("parts {:?}", parts.parts(*samples)),
+            None => "equal parts".to_owned(),
         };
         differences.push(format!(
-            "rank {rank} cuts {place} of `{loader}` into parts {}, rank 0 into {}: divide loaders, and take each batch, between the same \
+            "rank {rank} cuts {place} of `{loader}` into {}, rank 0 into {}: divide loaders, and take each batch, between the same \
              steps on all ranks",
             text(parts),
             text(first_parts)

@@ -165,7 +165,7 @@ fn another_loader() {
 /// Rank 1 divides its batches in another way.
 #[test]
 fn other_parts() {
-    let expected = ["rank 1 cuts batch 0 of window ", "rank 0 into equal ones"];
+    let expected = ["rank 1 cuts batch 0 of window ", "rank 0 into equal parts"];
     case("parts", |group| {
         let loader = usual().group(group).build();
         let mut loader = loader.expect("a loader");
@@ -206,7 +206,7 @@ fn a_batch_ahead_when_parts_change() {
         batch = early.unwrap_or_else(&mut next);
         let is_wrong = is_silent(
             step(&batch),
-            &["into equal ones", "rank 1 cuts batch 0 of window 1"],
+            &["into equal parts", "rank 1 cuts batch 0 of window 1"],
         );
         // From then on all have the same parts.
         step(&next()).expect("the same parts");
