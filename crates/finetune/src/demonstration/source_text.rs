@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 /// The longest signature that is taken, in bytes.
 const LONGEST: usize = 160;
 
-/// Folders of `src` whose sources are learned with the documents. The signatures come from the others.
-const LEARNED: [&str; 3] = ["data", "nn", "optim"];
+/// Folders whose sources are learned with the documents. The signatures come from the others of `src`.
+const LEARNED: [&str; 3] = ["crates/nn/src", "src/data", "src/optim"];
 
 /// The documents and a part of the sources, one after the other.
 pub fn text() -> Result<String> {
@@ -17,7 +17,7 @@ pub fn text() -> Result<String> {
     let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md")];
     collect(&root.join("docs"), "md", &mut files)?;
     for folder in LEARNED {
-        collect(&root.join("src").join(folder), "rs", &mut files)?;
+        collect(&root.join(folder), "rs", &mut files)?;
     }
     let texts: Result<Vec<_>> = files.iter().map(|file| read(file)).collect();
     Ok(texts?.join("\n\n"))
@@ -30,7 +30,7 @@ pub fn signatures() -> Result<Vec<(String, String)>> {
     let is_learned = |file: &&PathBuf| {
         LEARNED
             .iter()
-            .any(|folder| file.starts_with(sources.join(folder)))
+            .any(|folder| file.starts_with(root().join(folder)))
     };
     let mut pairs = Vec::new();
     for file in files.iter().filter(|file| !is_learned(file)) {
