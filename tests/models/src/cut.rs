@@ -1,4 +1,4 @@
-//! Whether a trainer takes a model's loss for one that depends on the cut, which that of none of these models does.
+//! Whether a trainer takes a model's loss for one that depends on the cut.
 
 use crate::inputs::beginning_at;
 use crate::models::{Forward, Model};
