@@ -2,8 +2,9 @@ use candle_core::Device;
 
 use super::exhaustion::conclude;
 use super::model::MemoryModel;
+use super::policy::at_least_one;
 use super::policy::taken;
-use crate::error::{Cause, Error, PolicyError, Result, device_name};
+use crate::error::{Cause, Error, Result, device_name};
 use crate::memory::{DeviceMemory, recover, unmask};
 
 /// Part of the room that is left free, so that the size also fits the next batch.
@@ -36,7 +37,7 @@ const MARGIN: f64 = 0.01;
 /// ```
 ///
 /// # Errors
-/// [`PolicyError::Zero`] for a limit of 0, [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, with the
+/// A limit of 0 ([`is_policy`](crate::Error::is_policy)), [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, with the
 /// memory's numbers and who else uses it, and any other error of `f`, at once.
 pub fn find_batch_size<T>(
     device: &Device,
@@ -44,7 +45,7 @@ pub fn find_batch_size<T>(
     limit: usize,
     mut f: impl FnMut(usize) -> candle_core::Result<T>,
 ) -> Result<usize> {
-    PolicyError::at_least_one("the largest batch size to try", limit)?;
+    at_least_one("the largest batch size to try", limit)?;
     let mut model = MemoryModel::new();
     let (mut good, mut bad, mut size) = (0, None, 1);
     loop {

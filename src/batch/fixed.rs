@@ -1,5 +1,5 @@
-use super::policy::{BatchPolicy, Failed};
-use crate::error::{PolicyError, Result};
+use super::policy::{BatchPolicy, Failed, at_least_one};
+use crate::error::Result;
 
 /// Always uses the same size, and none smaller if it does not fit.
 ///
@@ -17,9 +17,9 @@ impl Fixed {
     /// Creates the policy for micro-batches of `size` samples.
     ///
     /// # Errors
-    /// [`PolicyError::Zero`].
+    /// If `size` is 0 ([`is_policy`](crate::Error::is_policy)).
     pub fn new(size: usize) -> Result<Self> {
-        PolicyError::at_least_one("the size of a micro-batch", size)?;
+        at_least_one("the size of a micro-batch", size)?;
         Ok(Self(size))
     }
 

@@ -1,5 +1,5 @@
-use super::policy::{BatchPolicy, Completed, Extent, Failed, taken};
-use crate::error::{MemoryReading, PolicyError, Result};
+use super::policy::{BatchPolicy, Completed, Extent, Failed, at_least_one, taken};
+use crate::error::{MemoryReading, Result};
 
 /// Micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it, up to 1,024.
 const PATIENCE: u32 = 32;
@@ -61,11 +61,11 @@ impl HalvingBuilder {
     /// Creates the policy.
     ///
     /// # Errors
-    /// [`PolicyError::Zero`] for a size of 0.
+    /// If a size is 0 ([`is_policy`](crate::Error::is_policy)).
     pub fn build(mut self) -> Result<Halving> {
         let sizes = || self.0.cost.into_iter().chain(self.0.most);
         for size in sizes() {
-            PolicyError::at_least_one("the size of a micro-batch", size)?;
+            at_least_one("the size of a micro-batch", size)?;
         }
         self.0.cost = sizes().min();
         Ok(self.0)

@@ -46,6 +46,7 @@ pub use observer::{EventKind, Observer, Task, TrainingEvent};
 pub(crate) use origin::waited;
 pub use origin::{Consumer, Origin};
 pub use plan::{Plan, Reason};
+pub(crate) use policy::at_least_one;
 pub use policy::{BatchPolicy, Completed, Extent, Failed};
 pub(crate) use position::Place;
 pub use position::Position;

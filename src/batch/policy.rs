@@ -2,7 +2,7 @@ use std::fmt::Debug;
 
 use super::Plan;
 use super::recompute::{Recompute, Regions};
-use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
+use crate::error::{Error, MemoryReading, ResourceExhausted, Result, invalid};
 
 /// Decides how large micro-batches are.
 ///
@@ -81,10 +81,26 @@ pub trait BatchPolicy: Debug + Send {
     /// Continues from the [`state`](Self::state) of another run.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`] if `state` is not a state of this policy; nothing has changed then.
+    /// If `state` is not a state of this policy ([`is_policy`](crate::Error::is_policy)); nothing has changed then.
     fn load_state(&mut self, state: &str) -> Result<()> {
-        Err(PolicyError::Saved("a policy that keeps no state").into())
+        Err(not_its_own("a policy that keeps no state"))
     }
+}
+
+/// The error for a setting that counts something and is 0.
+pub(crate) fn at_least_one(what: &str, number: usize) -> Result<()> {
+    match number {
+        0 => Err(invalid!(Policy, "{what} must be at least 1, got 0")),
+        _ => Ok(()),
+    }
+}
+
+/// The error for saved state that holds `what`.
+pub(super) fn not_its_own(what: &str) -> Error {
+    invalid!(
+        Policy,
+        "saved state holds {what}: another policy saved it, or it was changed; go on without it"
+    )
 }
 
 const _: Option<&dyn BatchPolicy> = None; // object-safe

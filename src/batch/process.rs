@@ -9,10 +9,11 @@ use super::observer::{Observer, Task};
 use super::origin::waited;
 use super::plan::Plan;
 use super::policy::BatchPolicy;
+use super::policy::at_least_one;
 use super::predictive::Predictive;
 use super::processed::Processed;
 use super::slices::Batch;
-use crate::error::{Phase, PolicyError, Result};
+use crate::error::{Phase, Result};
 use crate::memory::DeviceMemory;
 
 /// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: none for 0 samples, such as
@@ -32,7 +33,7 @@ use crate::memory::DeviceMemory;
 /// ```
 ///
 /// # Errors
-/// - [`BatchError`](crate::error::BatchError) or [`PolicyError`] before anything runs;
+/// - [`BatchError`](crate::error::BatchError), or a size of 0 ([`is_policy`](crate::Error::is_policy)), before anything runs;
 /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit; its `samples` say which one;
 /// - any other error of `f`, at once and unchanged.
 ///
@@ -42,7 +43,7 @@ pub fn process_batches<'b, B: Batch + ?Sized, T>(
     size: usize,
     mut f: impl FnMut(B::Slice<'b>) -> candle_core::Result<T>,
 ) -> Result<Vec<T>> {
-    PolicyError::at_least_one("the chunk size", size)?;
+    at_least_one("the chunk size", size)?;
     let policy = Predictive::builder().at_most(size).build()?;
     let mut processor = BatchProcessor::builder(policy).build();
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
@@ -131,7 +132,7 @@ impl BatchProcessor {
     /// Continues from what another run has learned.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`] for state that this policy has not saved. Nothing changes then.
+    /// For state that this policy has not saved ([`is_policy`](crate::Error::is_policy)). Nothing changes then.
     pub fn load_state(&mut self, state: &str) -> Result<()> {
         self.0.policy.load_state(state)
     }

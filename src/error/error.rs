@@ -10,9 +10,8 @@ use super::class::DeviceFault;
 use super::data::DataError;
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{
-    BatchError, LayersError, LossError, MonitorError, OutputError, ParameterError, PolicyError,
-};
+use super::input::{BatchError, LossError, OutputError, ParameterError};
+use super::invalid::Invalid;
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
 use super::unreached::UnreachedParameters;
@@ -49,10 +48,10 @@ pub enum Error {
     ResourceExhausted(Box<ResourceExhausted>),
     /// The device is lost to this process.
     DeviceFault(Box<DeviceFault>),
+    /// A setting, an argument or saved state cannot be used: [`is_policy`](Self::is_policy) and its like say which.
+    Invalid(Box<Invalid>),
     /// A batch cannot be cut into micro-batches.
     Batch(Box<BatchError>),
-    /// A batch policy was given an invalid setting or saved state.
-    Policy(Box<PolicyError>),
     /// A loss cannot be used.
     Loss(Box<LossError>),
     /// The parameters or buffers given to a trainer cannot be used.
@@ -72,10 +71,6 @@ pub enum Error {
     WindowLost(Box<WindowLost>),
     /// The optimizer failed in the middle of an update; parameters and optimizer state may be partly updated.
     UpdateInterrupted(Box<UpdateInterrupted>),
-    /// A monitor cannot be started.
-    Monitor(Box<MonitorError>),
-    /// Layers cannot be watched.
-    Layers(Box<LayersError>),
     /// Samples cannot be read, or are not what was declared.
     Data(Box<DataError>),
     /// A group of ranks cannot be formed, or cannot go on.
@@ -114,8 +109,8 @@ macro_rules! contents {
 contents! {
     ResourceExhausted: ResourceExhausted,
     DeviceFault: DeviceFault,
+    Invalid: Invalid,
     BatchError: Batch,
-    PolicyError: Policy,
     LossError: Loss,
     ParameterError: Parameter,
     OptimizerError: Optimizer,
@@ -126,8 +121,6 @@ contents! {
     UnreachedParameters: UnreachedParameters,
     WindowLost: WindowLost,
     UpdateInterrupted: UpdateInterrupted,
-    MonitorError: Monitor,
-    LayersError: Layers,
     DataError: Data,
     GroupError: Group,
     CheckpointError: Checkpoint,

@@ -1,4 +1,4 @@
-//! Bad input to batches, policies, losses, trainers and monitors, each error with the wrong value and the remedy; and files that cannot
+//! Bad input to batches, losses and trainers, each error with the wrong value and the remedy; and files that cannot
 //! be read or written.
 
 use std::io;
@@ -42,30 +42,6 @@ pub enum BatchError {
         /// Number of samples in the batch.
         samples: usize,
     },
-}
-
-/// A batch policy was given an invalid setting, or saved state that is not its own.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// A setting, by its name, that counts something and is zero.
-    #[error("{0} must be at least 1, got 0")]
-    Zero(&'static str),
-    /// A margin outside [0, 0.9].
-    #[error("`margin` must be in [0, 0.9], got {0:?}")]
-    Margin(f64),
-    /// Saved state of a policy cannot be used; what is wrong with it.
-    #[error("saved state holds {0}: another policy saved it, or it was changed; go on without it")]
-    Saved(&'static str),
-}
-
-impl PolicyError {
-    pub(crate) fn at_least_one(what: &'static str, number: usize) -> Result<(), Self> {
-        match number {
-            0 => Err(Self::Zero(what)),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// A loss cannot be used.
@@ -225,36 +201,4 @@ impl OutputError {
             ..Self::at(path, error)
         }
     }
-}
-
-/// A [`Monitor`](crate::Monitor) cannot be started.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MonitorError {
-    /// The interval is 0.
-    #[error("`interval` must be above 0, got 0")]
-    Interval,
-    /// The history is 0.
-    #[error("`history` must be at least 1 sample, got 0")]
-    History,
-    /// The history does not fit into memory, with this many samples.
-    #[error("`history` of {0} samples, each about 400 bytes, does not fit into memory: keep fewer")]
-    HistoryTooLong(usize),
-    /// This threshold, as it is displayed, can never be crossed, or always is.
-    #[error("`threshold` is out of range, got {0}: shares must be in (0, 1], other values above 0")]
-    Threshold(String),
-    /// The operating system starts no further thread, for this reason.
-    #[error("cannot start the monitor's thread: {0}")]
-    Thread(String),
-}
-
-/// A `LayerMemory` (feature `layers`) cannot be installed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayersError {
-    /// The process has a subscriber for `tracing` already.
-    #[error(
-        "a `tracing` subscriber is installed already: add the layer to it, as in `registry().with(layers.layer()).with(…)`"
-    )]
-    SubscriberInstalled,
 }

@@ -16,6 +16,7 @@ mod distributed;
 mod error;
 mod exhausted;
 mod input;
+mod invalid;
 mod memory;
 mod nn;
 mod optimizer;
@@ -37,10 +38,9 @@ pub use distributed::GroupError;
 pub use error::{Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
-pub use input::{
-    BatchError, CutCause, LayersError, LossError, MonitorError, OutputError, ParameterError,
-    PolicyError,
-};
+pub use input::{BatchError, CutCause, LossError, OutputError, ParameterError};
+pub use invalid::Invalid;
+pub(crate) use invalid::{Subject, invalid};
 pub use memory::MemoryError;
 pub use optimizer::{OptimizerError, StateError};
 pub use unreached::UnreachedParameters;

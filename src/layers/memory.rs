@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::spans::SpanLayer;
 use super::tracker::Key;
 use super::unit::Unit;
-use crate::error::{LayersError, Result};
+use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::regions::Surroundings;
 
@@ -106,10 +106,15 @@ impl LayerMemory {
     /// Makes a subscriber with nothing but this the one of the process.
     ///
     /// # Errors
-    /// [`LayersError::SubscriberInstalled`] if the process has one already: add [`layer`](Self::layer) to that.
+    /// If the process has one already ([`is_layers`](crate::Error::is_layers)): add [`layer`](Self::layer) to that.
     pub fn install(&self) -> Result<()> {
         let installed = tracing::subscriber::set_global_default(registry().with(self.layer()));
-        Ok(installed.map_err(|_| LayersError::SubscriberInstalled)?)
+        installed.map_err(|_| {
+            invalid!(
+                Layers,
+                "a `tracing` subscriber is installed already: add the layer to it, as in `registry().with(layers.layer()).with(…)`"
+            )
+        })
     }
 
     /// Measures a step of a loop of your own: forward pass, backward pass and update.

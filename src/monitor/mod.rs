@@ -29,7 +29,7 @@ pub(crate) use worker::Samples;
 use crate::batch::{EventKind, Observer, TrainingEvent};
 use crate::distributed::Group;
 use crate::environment::nvml::{Library, NAMES, within};
-use crate::error::{MonitorError, Result};
+use crate::error::{Result, invalid};
 use output::Output;
 use source::Waited;
 use worker::Worker;
@@ -223,16 +223,23 @@ impl MonitorBuilder {
     /// says why. A GPU that cannot be reached now while others can is left out for good, because its UUID is not known.
     ///
     /// # Errors
-    /// [`MonitorError`] if an option is out of range, the history does not fit into memory, or no thread can be started.
+    /// If an option is out of range, the history does not fit into memory, or no thread can be started
+    /// ([`is_monitor`](crate::Error::is_monitor)).
     pub fn start(self) -> Result<Monitor> {
         if self.interval.is_zero() {
-            return Err(MonitorError::Interval.into());
+            return Err(invalid!(Monitor, "`interval` must be above 0, got 0"));
         }
         if self.history == 0 {
-            return Err(MonitorError::History.into());
+            return Err(invalid!(
+                Monitor,
+                "`history` must be at least 1 sample, got 0"
+            ));
         }
         if let Some(threshold) = self.thresholds.iter().find(|one| !one.is_possible()) {
-            return Err(MonitorError::Threshold(threshold.to_string()).into());
+            return Err(invalid!(
+                Monitor,
+                "`threshold` is out of range, got {threshold}: shares must be in (0, 1], other values above 0"
+            ));
         }
         let (paths, interval) = (self.libraries, self.interval);
         let opened = within(PATIENCE, move || {
@@ -258,7 +265,7 @@ impl MonitorBuilder {
             waited,
         };
         let started = monitor.worker.start();
-        started.map_err(|error| MonitorError::Thread(error.to_string()))?;
+        started.map_err(|error| invalid!(Monitor, "cannot start the monitor's thread: {error}"))?;
         Ok(monitor)
     }
 }

@@ -16,7 +16,7 @@ use super::file_sink::SampleRecord;
 use super::output::{self, Output};
 use super::sample::{Health, Sample};
 use super::source::{Looker, Source};
-use crate::error::MonitorError;
+use crate::error::{Result, invalid};
 
 /// The time between two checks for a hanging call.
 const ROUND: Duration = Duration::from_secs(1);
@@ -231,11 +231,16 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(super) fn new(sources: Vec<Source>, most: usize) -> Result<Self, MonitorError> {
+    pub(super) fn new(sources: Vec<Source>, most: usize) -> Result<Self> {
         let mut rings = vec![VecDeque::new(); sources.len()];
         for ring in &mut rings {
             let reserved = ring.try_reserve_exact(most);
-            reserved.map_err(|_| MonitorError::HistoryTooLong(most))?;
+            reserved.map_err(|_| {
+                invalid!(
+                    Monitor,
+                    "`history` of {most} samples, each about 400 bytes, does not fit into memory: keep fewer"
+                )
+            })?;
         }
         Ok(Self {
             rings: Mutex::new(rings),

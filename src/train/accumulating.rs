@@ -4,8 +4,9 @@ use super::adaptive::AdaptiveTrainer;
 use super::builder::AdaptiveTrainerBuilder;
 use super::loss::Loss;
 use super::report::StepReport;
+use crate::batch::at_least_one;
 use crate::batch::{Batch, Fixed, MicroBatch};
-use crate::error::{Error, PolicyError, Result};
+use crate::error::{Error, Result};
 use crate::optim::Commit;
 
 /// Applies one update for every `k` batches of a data loader, in a loop of your own.
@@ -44,7 +45,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// Trains the parameters of this optimizer, with one update for every `batches` batches.
     pub fn builder(optimizer: O, batches: usize) -> AdaptiveTrainerBuilder<O, Self> {
         let builder = AdaptiveTrainerBuilder::new(optimizer, batches, |trainer, batches| {
-            PolicyError::at_least_one("the number of batches in an update", batches)?;
+            at_least_one("the number of batches in an update", batches)?;
             Ok(Self { trainer, batches })
         });
         builder.policy(Fixed::whole_batch())

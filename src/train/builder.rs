@@ -7,9 +7,10 @@ use super::core::Core;
 use super::cut::Checks;
 use super::ranks::{Settings, join};
 use super::reach::Reach;
+use crate::batch::at_least_one;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
 use crate::distributed::Group;
-use crate::error::{ParameterError, PolicyError, Result};
+use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
@@ -216,8 +217,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
-    /// - [`PolicyError::Zero`] for an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
-    ///   [`measured_shares(0)`](Self::measured_shares);
+    /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
+    ///   [`measured_shares(0)`](Self::measured_shares) ([`is_policy`](crate::Error::is_policy));
     /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
     ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`.
     pub fn build(mut self) -> Result<T> {
@@ -225,12 +226,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.
         let core = Core::new(self.optimizer, &self.buffers, self.reach);
         let mut core = core.and_then(|core| {
-            if self.exchange.compare_every == 0 {
-                return Err(PolicyError::Zero("`compare_every`").into());
-            }
-            if self.exchange.measured == Some(0) {
-                return Err(PolicyError::Zero("`measured_shares`").into());
-            }
+            at_least_one("`compare_every`", self.exchange.compare_every)?;
+            at_least_one("`measured_shares`", self.exchange.measured.unwrap_or(1))?;
             let memory = self.engine.memory.as_ref();
             let memory = memory.map(|memory| memory.device().location());
             let mut vars = core.accumulator.slots.vars();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result as CandleResult, Tensor, Var};
 use candle_headroom::batch::{Event, EventKind, Fixed, Observer, TrainingEvent};
-use candle_headroom::error::{Cause, Phase, PolicyError};
+use candle_headroom::error::{Cause, Phase};
 use candle_headroom::nn::{self, BatchNorm, Linear, Module, ModuleT};
 use candle_headroom::optim::Group;
 use candle_headroom::testing::{Faults, out_of_memory, probe};
@@ -421,8 +421,10 @@ fn parameters_are_never_compared_after_0_updates() {
     let w = Var::new(&[1f32], &Device::Cpu).unwrap();
     let optimizer = Sgd::builder(vec![w]).build().unwrap();
     let built = AdaptiveTrainer::builder(optimizer).compare_every(0).build();
-    let Err(Error::Policy(error)) = built else {
-        panic!("{built:?}")
-    };
-    assert_eq!(*error, PolicyError::Zero("`compare_every`"));
+    let error = built.unwrap_err();
+    assert!(error.is_policy());
+    assert_eq!(
+        error.to_string(),
+        "`compare_every` must be at least 1, got 0"
+    );
 }

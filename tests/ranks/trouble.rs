@@ -204,7 +204,7 @@ fn a_misconfigured_rank_names_itself() {
             .build()
             .expect_err("0 on rank 1");
         match (group.rank(), &error) {
-            (1, Error::Policy(_)) => {}
+            (1, error) if error.is_policy() => {}
             (0, Error::Group(error)) => match &**error {
                 GroupError::PeerFailed {
                     rank: 1, reason, ..

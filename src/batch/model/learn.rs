@@ -2,7 +2,6 @@
 
 use super::level::{Level, Saved};
 use super::memory_model::{MOST_COST, MemoryModel};
-use crate::error::PolicyError;
 
 /// Number of costs that are remembered.
 const LEVELS: usize = 16;
@@ -135,9 +134,9 @@ impl MemoryModel {
 }
 
 impl TryFrom<Saved> for MemoryModel {
-    type Error = PolicyError;
+    type Error = &'static str;
 
-    fn try_from(saved: Saved) -> Result<Self, PolicyError> {
+    fn try_from(saved: Saved) -> Result<Self, &'static str> {
         let (levels, observed) = (saved.levels, saved.observed);
         let is_possible =
             |level: &Level| (1..=MOST_COST).contains(&level.cost) && level.seen <= observed;
@@ -159,7 +158,7 @@ impl TryFrom<Saved> for MemoryModel {
                 verified: saved.verified,
                 held: saved.held,
             }),
-            false => Err(PolicyError::Saved("a model that no observations lead to")),
+            false => Err("a model that no observations lead to"),
         }
     }
 }

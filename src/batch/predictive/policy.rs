@@ -2,12 +2,13 @@ use super::builder::{MOST_MARGIN, PredictiveBuilder};
 use super::room::Room;
 use super::shape::Shape;
 use super::shapes::{Progress, Shapes};
+use crate::batch::policy::at_least_one;
 use crate::batch::policy::taken;
 use crate::batch::{
     BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan, Recompute,
     RecomputeReason, Recomputing, Regions,
 };
-use crate::error::{MemoryReading, PolicyError, Result};
+use crate::error::{MemoryReading, Result, invalid};
 
 /// Learns what micro-batches take of memory and uses the largest size that fits. Trainers use it by default. Sizes depend on
 /// memory alone, never on time.
@@ -84,12 +85,16 @@ impl PredictiveBuilder {
     /// Creates the policy.
     ///
     /// # Errors
-    /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
+    /// If the margin is outside 0 to 0.9, or the largest size is 0 ([`is_policy`](crate::Error::is_policy)).
     pub fn build(self) -> Result<Predictive> {
         if !(0. ..=MOST_MARGIN).contains(&self.margin) {
-            return Err(PolicyError::Margin(self.margin).into());
+            return Err(invalid!(
+                Policy,
+                "`margin` must be in [0, 0.9], got {:?}",
+                self.margin
+            ));
         }
-        PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
+        at_least_one("the largest size of a micro-batch", self.most)?;
         Ok(Predictive {
             options: self,
             ..Predictive::default()

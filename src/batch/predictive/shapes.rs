@@ -4,7 +4,8 @@ use super::choice::Choice;
 use super::room::Room;
 use super::shape::Shape;
 use crate::batch::MOST_COST;
-use crate::error::{PolicyError, Result};
+use crate::batch::policy::not_its_own as wrong;
+use crate::error::Result;
 
 /// Number of shapes that are remembered, those used last.
 const MOST_SHAPES: usize = 32;
@@ -169,7 +170,6 @@ impl Shapes {
     }
 
     pub(super) fn from_json(json: &str) -> Result<(Self, Progress)> {
-        let wrong = |what| PolicyError::Saved(what);
         let header: Header = serde_json::from_str(json)
             .map_err(|_| wrong("no JSON document with the state of this policy"))?;
         if (header.policy.as_str(), header.version) != SAVED {
