@@ -7,7 +7,6 @@ use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
 use super::policy::Completed;
 use super::recompute::Regions;
-use super::slices::Batch;
 use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
 use crate::layers;
 use crate::regions::{Surroundings, Watched, seeded, watch};
@@ -86,14 +85,14 @@ impl Engine {
 }
 
 impl Attempt<'_> {
-    /// Cuts the samples out of the batch and calls `f` with them.
-    pub(crate) fn forward<'b, B: Batch + ?Sized, T>(
+    /// Cuts the samples out of the batch with `slice` and calls `f` with them.
+    pub(crate) fn forward<S, T>(
         &self,
-        batch: &'b B,
-        f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        slice: impl FnOnce(Range<usize>) -> Result<S>,
+        f: &mut impl FnMut(S, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<T> {
         let samples = self.micro.samples.clone();
-        let cut = || run_phase(Phase::Transfer, || batch.slice(samples));
+        let cut = || run_phase(Phase::Transfer, || slice(samples));
         let slice = self.observe(Phase::Transfer, cut)?;
         let seed = self.micro.seed();
         let forward = || run_phase(Phase::Forward, || seeded(seed, || f(slice, &self.micro)));

@@ -54,5 +54,5 @@ pub use predictive::{Predictive, PredictiveBuilder};
 pub use process::{BatchProcessor, BatchProcessorBuilder, process_batches};
 pub use processed::Processed;
 pub use recompute::{Recompute, RecomputeReason, Recomputing, Regions};
-pub(crate) use slices::extent_of;
+pub(crate) use slices::not_empty;
 pub use slices::{Batch, Parts, Samples};

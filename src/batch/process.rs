@@ -151,7 +151,7 @@ impl Engine {
             return Ok(Processed::empty());
         }
         let chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
-            let result = attempt.forward(inputs, &mut f)?;
+            let result = attempt.forward(|range| inputs.slice(range), &mut f)?;
             if attempt.micro.samples.len() == 1 {
                 // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
                 attempt.memory.check(Phase::Forward)?;

@@ -72,11 +72,11 @@ pub trait Batch {
     }
 }
 
-/// Returns the extent of a batch with at least one sample.
-pub(crate) fn extent_of(batch: &(impl Batch + ?Sized)) -> Result<Extent> {
-    match batch.extent()? {
-        Extent { samples: 0, .. } => Err(BatchError::Empty.into()),
-        extent => Ok(extent),
+/// Refuses a batch without samples.
+pub(crate) fn not_empty(extent: Extent) -> Result<Extent> {
+    match extent.samples {
+        0 => Err(BatchError::Empty.into()),
+        _ => Ok(extent),
     }
 }
 

@@ -89,6 +89,11 @@ impl Error {
         }
     }
 
+    /// The exhaustion or the device fault inside the caller's error, with `otherwise` as its source; without one, `otherwise`.
+    pub(crate) fn found_in(error: &AnyError, otherwise: impl Into<BoxedError>) -> Self {
+        classify(error).of(Self::External(Box::new(otherwise.into())))
+    }
+
     /// The error of type `T` inside this one, outermost first, through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `source()`.
     pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
         chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))

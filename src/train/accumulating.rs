@@ -2,10 +2,12 @@ use std::ops::{Deref, DerefMut};
 
 use super::adaptive::AdaptiveTrainer;
 use super::builder::AdaptiveTrainerBuilder;
+use super::input::StepInput;
 use super::loss::Loss;
+use super::own_error::OwnError;
 use super::report::StepReport;
 use crate::batch::at_least_one;
-use crate::batch::{Batch, Fixed, MicroBatch};
+use crate::batch::{Fixed, MicroBatch};
 use crate::error::{Error, Result};
 use crate::optim::Commit;
 
@@ -63,36 +65,71 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// In a [group](AdaptiveTrainerBuilder::group) every `k`-th call is an update on all ranks, so a batch that failed counts: go on with the
     /// next one, as the other ranks do. If the batches come from a [`Loader`](crate::data::Loader), that update is an error on all ranks, because
     /// this one lacks its part of a batch.
-    pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
+    pub fn step<I: StepInput, L: Into<Loss>>(
         &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<Option<StepReport>> {
+        let done = self.step_with(batch, |slice, micro| Ok((f(slice, micro)?, ())));
+        done.map(|(report, _)| report)
+    }
+
+    /// [`step`](Self::step) with a closure that returns a second output, and the outputs of this batch; see [`AdaptiveTrainer::step_with`].
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn step_with<I: StepInput, L: Into<Loss>, T>(
+        &mut self,
+        batch: I,
+        f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
+    ) -> Result<(Option<StepReport>, Vec<T>)> {
         if self.trainer.given() + 1 < self.batches {
-            self.trainer.accumulate(batch, f)?;
-            return Ok(None);
+            return Ok((None, self.trainer.accumulate_with(batch, f)?));
         }
-        self.trainer.step(batch, f).map(Some)
+        let (report, outputs) = self.trainer.step_with(batch, f)?;
+        Ok((Some(report), outputs))
     }
 
     /// [`step`](Self::step) with a closure that fails with your own error type; see [`AdaptiveTrainer::try_step`].
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step<'b, B, L, E>(
+    pub fn try_step<I, L, E>(
         &mut self,
-        batch: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> Result<L, E>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
     ) -> Result<Option<StepReport>, E>
     where
-        B: Batch + ?Sized,
+        I: StepInput,
         L: Into<Loss>,
         E: std::error::Error + From<Error> + Send + Sync + 'static,
     {
-        self.step(batch, |slice, micro| {
+        let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| Error::external(error).into())
-        })
-        .map_err(|error| error.downcast().unwrap_or_else(E::from))
+        });
+        done.map_err(|error| error.downcast().unwrap_or_else(E::from))
+    }
+
+    /// [`step`](Self::step) with a closure whose error type does not implement [`std::error::Error`]; see [`AdaptiveTrainer::try_step_as`].
+    ///
+    /// # Errors
+    /// `f`'s own, and those of [`step`](Self::step) converted.
+    pub fn try_step_as<I, L, E>(
+        &mut self,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
+        as_error: impl Fn(&E) -> &(dyn std::error::Error + 'static),
+    ) -> Result<Option<StepReport>, E>
+    where
+        I: StepInput,
+        L: Into<Loss>,
+        E: From<Error>,
+    {
+        let mut own = OwnError::none();
+        let done = self.step(batch, |slice, micro| {
+            f(slice, micro).map_err(|error| own.carry(error, &as_error))
+        });
+        done.map_err(|error| own.give_back(error))
     }
 
     /// Returns the optimizer and ends the training.
@@ -101,7 +138,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
     }
 }
 
-/// Everything but `step`, `try_step` and `into_optimizer` is that of the trainer, such as [`update`](AdaptiveTrainer::update) after the last batch of an epoch.
+/// Everything but `step` with its variants and `into_optimizer` is that of the trainer, such as [`update`](AdaptiveTrainer::update) after the last batch of an epoch.
 impl<O> Deref for AccumulatingTrainer<O> {
     type Target = AdaptiveTrainer<O>;
 

@@ -1,7 +1,9 @@
 use super::core::Core;
 use super::estimate::{Estimate, Measured};
 use super::exchange::Exchange;
+use super::input::{Given, StepInput, with_given};
 use super::loss::Loss;
+use super::own_error::OwnError;
 use super::ranks::Turn;
 use super::report::StepReport;
 use crate::batch::{Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
@@ -56,12 +58,16 @@ pub struct AdaptiveTrainer<O> {
 impl<O: Commit> AdaptiveTrainer<O> {
     /// Applies one update with the gradient of the whole batch.
     ///
+    /// The batch is given by reference, or as the `Result` of a batch that a loader yields; see [`StepInput`].
+    ///
     /// `f` receives a micro-batch and its [`MicroBatch`], and returns the loss: a tensor with one element, the mean over the
     /// samples that it received, or a [`Loss`]. It is called again for a micro-batch that did not fit, and must not keep what
-    /// it receives. To return an error of your own, wrap it with [`Error::external`], or call [`try_step`](Self::try_step).
+    /// it receives. To return an error of your own, wrap it with [`Error::external`], or call [`try_step`](Self::try_step). For more results
+    /// than the loss there is [`step_with`](Self::step_with).
     ///
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
+    /// - the error in place of a batch;
     /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError);
     /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update if a parameter received no gradient;
     ///   see [`allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached);
@@ -78,19 +84,68 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///   parts of one batch of equal [`Loader`](crate::data::Loader)s: no rank has updated;
     /// - `Diverged` if the parameters of ranks differ;
     /// - `PeerLost` if a rank is lost: this rank may or may not have applied the update. Continue from a checkpoint; later calls fail with `Broken`.
-    pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
+    pub fn step<I: StepInput, L: Into<Loss>>(
         &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<StepReport> {
+        let done = self.step_with(batch, |slice, micro| Ok((f(slice, micro)?, ())));
+        done.map(|(report, _)| report)
+    }
+
+    /// [`step`](Self::step) with a closure that returns a second output beside the loss, such as logits or the number of right answers. Also
+    /// returns the outputs of the micro-batches of [`StepReport::sizes`], in their order: each sample is in one of them, and none is of a
+    /// failed attempt or of a [check](MicroBatch::is_check).
+    ///
+    /// All outputs are held until the step ends, and what they hold of the device counts as used memory. Detach tensors, because one that is
+    /// attached holds the activations of its micro-batch.
+    ///
+    /// ```
+    /// use candle_core::{D, DType, Device, Tensor};
+    /// use candle_headroom::batch::Fixed;
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear, loss};
+    ///
+    /// let varmap = VarMap::new();
+    /// let model = linear(4, 3, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let optimizer = Sgd::builder(&varmap).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(4)?).build()?;
+    ///
+    /// let x = Tensor::randn(0f32, 1., (10, 4), &Device::Cpu)?; // [samples, features]
+    /// let y = Tensor::zeros(10, DType::U32, &Device::Cpu)?;
+    /// let (report, right) = trainer.step_with(&(x, y), |(x, y), _| {
+    ///     let logits = model.forward(&x)?; // [n, classes]
+    ///     let right = logits.argmax(D::Minus1)?.eq(&y)?.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()?;
+    ///     Ok((loss::cross_entropy(&logits, &y)?, right))
+    /// })?;
+    /// assert_eq!((report.sizes, right.len()), (vec![4, 4, 2], 3));
+    /// println!("{} of 10 are right", right.iter().sum::<u32>());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step). There are no outputs then.
+    pub fn step_with<I: StepInput, L: Into<Loss>, T>(
+        &mut self,
+        batch: I,
+        f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
+    ) -> Result<(StepReport, Vec<T>)> {
+        with_given(batch, f, |given| self.step_given(given))
+    }
+
+    fn step_given(&mut self, given: Result<Given<'_>>) -> Result<StepReport> {
         let turn = self.core.turn();
         self.core.given = 0;
-        let done = self.core.run(&mut self.engine, batch, f, Core::update);
+        let done = given.and_then(|given| {
+            let origins = given.origins.clone();
+            let done = self.core.run(&mut self.engine, given, Core::update)?;
+            Ok((done, origins))
+        });
         // The other ranks have dropped what they had accumulated.
         let done = done.map_err(|error| self.core.with_window(error));
-        let (took, mut report) = told(turn, done)?;
+        let ((took, mut report), origins) = told(turn, done)?;
         report.extend(took);
-        self.core.divide(&batch.origins());
+        self.core.divide(&origins);
         Ok(report)
     }
 
@@ -100,20 +155,68 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step<'b, B, L, E>(
+    pub fn try_step<I, L, E>(
         &mut self,
-        batch: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> Result<L, E>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
     ) -> Result<StepReport, E>
     where
-        B: Batch + ?Sized,
+        I: StepInput,
         L: Into<Loss>,
         E: std::error::Error + From<Error> + Send + Sync + 'static,
     {
-        self.step(batch, |slice, micro| {
+        let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| Error::external(error).into())
-        })
-        .map_err(|error| error.downcast().unwrap_or_else(E::from))
+        });
+        done.map_err(|error| error.downcast().unwrap_or_else(E::from))
+    }
+
+    /// [`try_step`](Self::try_step) for an error type that does not implement [`std::error::Error`], such as `anyhow::Error`: `as_error` shows
+    /// what is in it, so that an exhaustion is found.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// #[derive(Debug, PartialEq, thiserror::Error)]
+    /// #[error("text {0} is empty")]
+    /// struct Empty(usize);
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let varmap = VarMap::new();
+    ///     let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    ///     let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    ///     let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?;
+    ///
+    ///     let loss = |x: Tensor| -> anyhow::Result<Tensor> {
+    ///         anyhow::ensure!(x.dim(0)? < 8, Empty(3));
+    ///         Ok(model.forward(&x)?.sqr()?.mean_all()?)
+    ///     };
+    ///     let error = trainer.try_step_as(&x, |x, _| loss(x), |error| error.as_ref()).unwrap_err();
+    ///     assert_eq!(error.downcast_ref(), Some(&Empty(3)));
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// `f`'s own, unless it holds an exhaustion or a device fault, and those of [`step`](Self::step) converted.
+    pub fn try_step_as<I, L, E>(
+        &mut self,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
+        as_error: impl Fn(&E) -> &(dyn std::error::Error + 'static),
+    ) -> Result<StepReport, E>
+    where
+        I: StepInput,
+        L: Into<Loss>,
+        E: From<Error>,
+    {
+        let mut own = OwnError::none();
+        let done = self.step(batch, |slice, micro| {
+            f(slice, micro).map_err(|error| own.carry(error, &as_error))
+        });
+        done.map_err(|error| own.give_back(error))
     }
 
     /// Accumulates the gradients of a batch for the next [`update`](Self::update).
@@ -123,15 +226,31 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Otherwise they are lost, and the error is [`WindowLost`](crate::error::WindowLost) with their number of samples. What a
     /// failed batch took counts in the report of the update if the batches before are kept. The other ranks of a group are not asked, so there is
     /// no [`GroupError`](crate::error::GroupError).
-    pub fn accumulate<'b, B: Batch + ?Sized, L: Into<Loss>>(
+    pub fn accumulate<I: StepInput, L: Into<Loss>>(
         &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<()> {
+        let done = self.accumulate_with(batch, |slice, micro| Ok((f(slice, micro)?, ())));
+        done.map(|_| ())
+    }
+
+    /// [`accumulate`](Self::accumulate) with a closure that returns a second output, as [`step_with`](Self::step_with) has it.
+    ///
+    /// # Errors
+    /// Those of [`accumulate`](Self::accumulate).
+    pub fn accumulate_with<I: StepInput, L: Into<Loss>, T>(
+        &mut self,
+        batch: I,
+        f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
+    ) -> Result<Vec<T>> {
         self.core.given += 1;
-        let (took, ()) = (self.core).run(&mut self.engine, batch, f, |_, _, _| Ok(()))?;
-        self.core.accumulator.window.extend(took);
-        Ok(())
+        let done = with_given(batch, f, |given| {
+            let (took, ()) = (self.core).run(&mut self.engine, given?, |_, _, _| Ok(()))?;
+            self.core.accumulator.window.extend(took);
+            Ok(())
+        });
+        done.map(|((), outputs)| outputs)
     }
 
     /// Applies one update with the batches that were accumulated. Returns `None` if there are none.
@@ -222,12 +341,17 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// - [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut) names the likely cause and the remedy;
     /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError), and any other error of candle or of `f`;
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if not even two or three samples fit.
-    pub fn check_cut<'b, B: Batch + ?Sized, L: Into<Loss>>(
+    pub fn check_cut<I: StepInput, L: Into<Loss>>(
         &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        batch: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<CutCheck> {
-        self.core.check_cut(&self.engine, batch, f)
+        let checked = with_given(
+            batch,
+            |slice, micro| Ok((f(slice, micro)?, ())),
+            |given| self.core.check_cut(&self.engine, given?),
+        );
+        checked.map(|(check, _)| check)
     }
 
     /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk.

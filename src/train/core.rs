@@ -7,15 +7,15 @@ use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::awaited::Awaited;
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
-use super::loss::Loss;
+use super::input::{Forward, Given};
 use super::own_shard::OwnShard;
 use super::positions::Positions;
 use super::ranks::{Ranks, Spent};
 use super::reach::Reach;
 use super::slots::Contribution;
 use crate::batch::{
-    Attempt, Batch, CutCheck, CutFinding, Engine, Failure, Held, MicroBatch, Origin, Processed,
-    Work, extent_of, waited,
+    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
+    waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
@@ -93,19 +93,22 @@ impl<O: Commit> Core<O> {
     }
 
     /// Accumulates a batch and ends it with `end`: if either fails, the batch is rolled back.
-    pub(super) fn run<'b, B: Batch + ?Sized, L: Into<Loss>, R>(
+    pub(super) fn run<R>(
         &mut self,
         engine: &mut Engine,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        given: Given<'_>,
         end: impl FnOnce(&mut Self, &Engine, &mut Processed<()>) -> Result<R>,
     ) -> Result<(Processed<()>, R)> {
+        let Given {
+            extent,
+            origins,
+            closure,
+        } = given;
         let extent = match &self.ranks {
             // Another rank may have samples.
-            Some(_) => batch.extent()?,
-            None => extent_of(batch)?,
+            Some(_) => extent?,
+            None => not_empty(extent?)?,
         };
-        let origins = batch.origins();
         let elsewhere = self.awaited.check(&origins)?;
         self.report_lost()?;
         self.accumulator.begin()?;
@@ -125,8 +128,7 @@ impl<O: Commit> Core<O> {
             }
             let mut accumulation = Accumulation {
                 core: &mut *self,
-                batch,
-                f,
+                closure,
                 earlier,
                 consumed,
                 batches,
@@ -157,13 +159,8 @@ impl<O: Commit> Core<O> {
     }
 
     /// Compares samples of a batch together with the same samples in two parts: first a few, then more as long as they fit.
-    pub(super) fn check_cut<'b, B: Batch + ?Sized, L: Into<Loss>>(
-        &mut self,
-        engine: &Engine,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<CutCheck> {
-        let all = extent_of(batch)?.samples;
+    pub(super) fn check_cut(&mut self, engine: &Engine, given: Given<'_>) -> Result<CutCheck> {
+        let all = not_empty(given.extent?)?.samples;
         self.accumulator.begin()?;
         let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
         let batches = self.accumulator.window.batches;
@@ -172,8 +169,7 @@ impl<O: Commit> Core<O> {
         }
         let mut accumulation = Accumulation {
             core: self,
-            batch,
-            f,
+            closure: given.closure,
             earlier,
             consumed,
             batches,
@@ -305,10 +301,9 @@ impl<O: Commit> Core<O> {
 }
 
 /// A batch whose micro-batches are accumulated. Dropping it unfinished, after an error or by a panic, rolls it back.
-struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
+struct Accumulation<'s, O: Commit> {
     core: &'s mut Core<O>,
-    batch: &'b B,
-    f: F,
+    closure: &'s mut dyn Forward,
     /// Samples that the window held before.
     earlier: usize,
     /// Batches that updates had consumed before.
@@ -318,7 +313,7 @@ struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
     is_finished: bool,
 }
 
-impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
+impl<O: Commit> Drop for Accumulation<'_, O> {
     /// Undoes what was added unless the batch is finished, or a panic came after the update. Means cannot be taken apart, so the whole window is dropped.
     fn drop(&mut self) {
         self.core.positions.end(self.is_finished);
@@ -340,13 +335,7 @@ impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
     }
 }
 
-impl<'b, O, B, F, L> Accumulation<'_, 'b, O, B, F>
-where
-    O: Commit,
-    B: Batch + ?Sized,
-    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    L: Into<Loss>,
-{
+impl<O: Commit> Accumulation<'_, O> {
     /// Checks the closure after the first batch that was cut, when the sizes that fit are known.
     fn check_first_cut(&mut self, engine: &Engine, took: &mut Processed<()>) -> Result<()> {
         let Some(samples) = self.core.checks.due(&took.sizes) else {
@@ -364,12 +353,12 @@ where
     /// Compares the first samples together with the same samples in two parts. Nothing changes.
     fn check(&mut self, engine: &Engine, samples: usize) -> Result<CutFinding> {
         let _turn = engine.memory.as_ref().map(DeviceMemory::turn);
-        let (core, batch, f) = (&*self.core, self.batch, &mut self.f);
+        let (core, closure) = (&*self.core, &mut *self.closure);
         let mut run = |samples, seed| {
             let attempt = engine.check(samples, seed);
             let times = if seed > 0 { cut::TIMES } else { 1. };
             let _traces = core.at_micro_batch.guard()?;
-            let contribution = differentiate(core, batch, f, &attempt, times)?;
+            let contribution = differentiate(core, closure, &attempt, times)?;
             let changes_buffers = core.at_micro_batch.have_changed()?;
             Side::new(
                 &contribution,
@@ -383,14 +372,13 @@ where
 }
 
 /// Runs the forward pass, and the backward pass of the loss multiplied by `times`.
-fn differentiate<'b, O: Commit, B: Batch + ?Sized, L: Into<Loss>>(
+fn differentiate<O: Commit>(
     core: &Core<O>,
-    batch: &'b B,
-    f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    closure: &mut dyn Forward,
     attempt: &Attempt<'_>,
     times: f64,
 ) -> Result<Contribution> {
-    let loss = attempt.forward(batch, f)?.into();
+    let loss = closure.loss(attempt)?;
     // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
     attempt.memory.check(Phase::Forward)?;
     // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
@@ -406,16 +394,29 @@ fn differentiate<'b, O: Commit, B: Batch + ?Sized, L: Into<Loss>>(
     attempt.backward(|| core.accumulator.differentiate(loss, samples, times))
 }
 
-impl<'b, O, B, F, L> Work<()> for Accumulation<'_, 'b, O, B, F>
-where
-    O: Commit,
-    B: Batch + ?Sized,
-    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    L: Into<Loss>,
-{
+impl<O: Commit> Work<()> for Accumulation<'_, O> {
     fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
+        let done = self.accumulate(attempt);
+        if let Err(failure) = &done {
+            // The outputs go with the failed work, because they may hold memory.
+            self.closure.truncate(match failure {
+                Failure::MicroBatch(_) => attempt.micro.index,
+                Failure::Batch(_) | Failure::Final(_) => 0,
+            });
+        }
+        done
+    }
+
+    fn held(&self) -> Held {
+        self.core.held()
+    }
+}
+
+impl<O: Commit> Accumulation<'_, O> {
+    /// Accumulates one micro-batch, or leaves everything as it was.
+    fn accumulate(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
         let traces = self.core.at_micro_batch.guard()?;
-        let contribution = differentiate(self.core, self.batch, &mut self.f, attempt, 1.)?;
+        let contribution = differentiate(self.core, self.closure, attempt, 1.)?;
         let accumulator = &mut self.core.accumulator;
         if attempt.micro.samples.len() == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
@@ -437,9 +438,5 @@ where
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn held(&self) -> Held {
-        self.core.held()
     }
 }

@@ -1,0 +1,155 @@
+use std::ops::Range;
+
+use candle_core::Result as CandleResult;
+
+use super::loss::Loss;
+use crate::batch::{Attempt, Batch, Extent, MicroBatch, Origin};
+use crate::error::{BoxedError, Error, Result};
+
+/// What a [step](super::AdaptiveTrainer::step) takes: a batch by reference, or the `Result` of a batch that a loader yields, by value.
+///
+/// An error in a `Result` is the step's own: nothing has changed then. In a [group](super::AdaptiveTrainerBuilder::group) the other ranks hear
+/// of it, where a loop that leaves with `?` before the step would let them wait.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::{AdaptiveTrainer, Result, Sgd};
+/// use candle_nn::{Module, VarBuilder, VarMap, linear};
+///
+/// let varmap = VarMap::new();
+/// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+///
+/// let mut files = ["a", "b"].into_iter();
+/// let batches = std::iter::from_fn(|| -> Option<Result<Tensor, std::io::Error>> {
+///     let name = files.next()?;
+///     Some(match name {
+///         "a" => Ok(Tensor::ones((8, 4), DType::F32, &Device::Cpu).ok()?),
+///         _ => Err(std::io::Error::other("`b` is damaged")),
+///     })
+/// });
+/// let mut done = Vec::new();
+/// for batch in batches {
+///     done.push(trainer.step(batch, |x, _| model.forward(&x)?.sqr()?.mean_all()));
+/// }
+/// assert_eq!(done[0].as_ref().expect("a step").samples, 8);
+/// assert_eq!(done[1].as_ref().unwrap_err().to_string(), "`b` is damaged");
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a batch by reference nor a `Result` of one",
+    note = "pass `&batch`, where the batch is a tensor, a tuple of tensors or another `candle_headroom::Batch`",
+    note = "or pass the item of a loader as it is, a `Result` of a batch that borrows nothing"
+)]
+pub trait StepInput {
+    /// The batch.
+    type Batch: Batch;
+
+    /// The type of a run of samples, which the closure receives.
+    type Slice<'a>;
+
+    /// Returns the batch.
+    ///
+    /// # Errors
+    /// That of the `Result`.
+    fn into_batch(self) -> Result<Self::Batch>;
+
+    /// Returns the samples of a batch in `range`.
+    ///
+    /// # Errors
+    /// Those of [`Batch::slice`].
+    fn slice(batch: &Self::Batch, range: Range<usize>) -> Result<Self::Slice<'_>>;
+}
+
+impl<'b, B: Batch + ?Sized> StepInput for &'b B {
+    type Batch = &'b B;
+    type Slice<'a> = B::Slice<'b>;
+
+    fn into_batch(self) -> Result<&'b B> {
+        Ok(self)
+    }
+
+    fn slice<'a>(batch: &'a &'b B, range: Range<usize>) -> Result<B::Slice<'b>> {
+        (**batch).slice(range)
+    }
+}
+
+// Without lifetimes in `B`: a closure that takes the slices of a batch that lives in the step could not be written otherwise.
+impl<B: Batch + 'static, E: Into<BoxedError>> StepInput for Result<B, E> {
+    type Batch = B;
+    type Slice<'a> = B::Slice<'a>;
+
+    fn into_batch(self) -> Result<B> {
+        self.map_err(Error::external)
+    }
+
+    fn slice(batch: &B, range: Range<usize>) -> Result<B::Slice<'_>> {
+        batch.slice(range)
+    }
+}
+
+/// The closure of a step, called for samples of its batch. What does not depend on the types of these is compiled once.
+pub(super) trait Forward {
+    /// Runs the forward pass, and keeps what the closure returns beside the loss.
+    fn loss(&mut self, attempt: &Attempt<'_>) -> Result<Loss>;
+
+    /// Drops what was kept of all micro-batches but the first ones.
+    fn truncate(&mut self, micro_batches: usize);
+}
+
+/// A batch with its closure.
+pub(super) struct Given<'g> {
+    pub(super) extent: Result<Extent>,
+    pub(super) origins: Vec<Origin<'g>>,
+    pub(super) closure: &'g mut dyn Forward,
+}
+
+/// Calls `work` with a batch and its closure, or with the error in place of a batch. Also returns what the closure returned beside its losses,
+/// for each finished micro-batch.
+pub(super) fn with_given<I: StepInput, L: Into<Loss>, T, R>(
+    item: I,
+    f: impl FnMut(I::Slice<'_>, &MicroBatch) -> CandleResult<(L, T)>,
+    work: impl FnOnce(Result<Given<'_>>) -> Result<R>,
+) -> Result<(R, Vec<T>)> {
+    let batch = match item.into_batch() {
+        Ok(batch) => batch,
+        Err(error) => return Ok((work(Err(error))?, Vec::new())),
+    };
+    let mut closure = Closure::<I, _, T> {
+        batch: &batch,
+        f,
+        outputs: Vec::new(),
+    };
+    let done = work(Ok(Given {
+        extent: batch.extent(),
+        origins: batch.origins(),
+        closure: &mut closure,
+    }));
+    Ok((done?, closure.outputs))
+}
+
+struct Closure<'b, I: StepInput, F, T> {
+    batch: &'b I::Batch,
+    f: F,
+    outputs: Vec<T>,
+}
+
+impl<I, F, L, T> Forward for Closure<'_, I, F, T>
+where
+    I: StepInput,
+    F: FnMut(I::Slice<'_>, &MicroBatch) -> CandleResult<(L, T)>,
+    L: Into<Loss>,
+{
+    fn loss(&mut self, attempt: &Attempt<'_>) -> Result<Loss> {
+        let batch = self.batch;
+        let (loss, output) = attempt.forward(|range| I::slice(batch, range), &mut self.f)?;
+        if !attempt.micro.is_check {
+            self.outputs.push(output);
+        }
+        Ok(loss.into())
+    }
+
+    fn truncate(&mut self, micro_batches: usize) {
+        self.outputs.truncate(micro_batches);
+    }
+}
