@@ -56,3 +56,8 @@ pub use processed::Processed;
 pub use recompute::{Recompute, RecomputeReason, Recomputing, Regions};
 pub(crate) use slices::not_empty;
 pub use slices::{Batch, Parts, Samples};
+
+#[doc(inline)]
+pub use crate::__impl_batch as impl_batch;
+#[doc(hidden)]
+pub use candle_core::Device;

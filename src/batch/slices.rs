@@ -13,12 +13,13 @@ use crate::error::{BatchError, Result};
 /// | type | its samples | a slice of it |
 /// |---|---|---|
 /// | [`Tensor`] | the first dimension | a view; nothing is copied |
-/// | tuples of up to 4 batches, [`Parts`]`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
+/// | tuples of up to 8 batches, [`Parts`]`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
+/// | `Option<B>`, as a part of a tuple | those of `B`; `None` agrees with every other part | `Option`, of the slice |
 /// | [`Samples`]`(&[T])` of anything | the elements | `&[T]` |
 /// | `&B` | those of `B` | that of `B` |
 ///
 /// A vector is not a batch by itself, since it could mean either: `Parts(vec![x, y])` cuts two tensors alike, and
-/// `Samples(&texts)` is a list of single samples.
+/// `Samples(&texts)` is a list of single samples. [`impl_batch!`](super::impl_batch) makes a batch of a struct whose fields are batches.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -38,7 +39,8 @@ use crate::error::{BatchError, Result};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be cut into micro-batches",
-    note = "wrap a vector: `Samples(&vec)` is a list of samples, `Parts(vec)` is a list of tensors that are cut alike"
+    note = "wrap a vector: `Samples(&vec)` is a list of samples, `Parts(vec)` is a list of tensors that are cut alike",
+    note = "for a struct of tensors write `candle_headroom::batch::impl_batch!(Type {{ field, field }});`"
 )]
 pub trait Batch {
     /// The type of a run of samples.
@@ -60,6 +62,11 @@ pub trait Batch {
     /// # Errors
     /// [`BatchError::OutOfRange`], or those of [`extent`](Self::extent).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
+
+    /// Returns whether there is nothing to cut, as in `None`: beside other parts of a batch it does not count.
+    fn is_absent(&self) -> bool {
+        false
+    }
 
     /// Returns the device that holds the samples, if they are tensors. It is synchronized before a retry.
     fn device(&self) -> Option<Device> {
@@ -135,6 +142,10 @@ impl<B: Batch + ?Sized> Batch for &B {
         (**self).slice(range)
     }
 
+    fn is_absent(&self) -> bool {
+        (**self).is_absent()
+    }
+
     fn device(&self) -> Option<Device> {
         (**self).device()
     }
@@ -144,23 +155,60 @@ impl<B: Batch + ?Sized> Batch for &B {
     }
 }
 
-/// Returns the number of samples, if all parts agree on it, and the sum of their costs.
-fn together(parts: impl IntoIterator<Item = Result<Extent>>) -> Result<Extent> {
-    let mut parts = parts.into_iter();
-    let mut all = parts.next().ok_or(BatchError::NoParts)??;
-    for (index, part) in parts.enumerate() {
-        let Extent { samples, cost } = part?;
-        if samples != all.samples {
-            return Err(BatchError::Lengths {
-                part: index + 1,
-                expected: all.samples,
-                found: samples,
-            }
-            .into());
-        }
-        all.cost = all.cost.saturating_add(cost);
+impl<B: Batch> Batch for Option<B> {
+    type Slice<'a>
+        = Option<B::Slice<'a>>
+    where
+        Self: 'a;
+
+    fn extent(&self) -> Result<Extent> {
+        Extent::together([self.as_ref().and_then(Extent::of_part)])
     }
-    Ok(all)
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        self.as_ref().map(|batch| batch.slice(range)).transpose()
+    }
+
+    fn is_absent(&self) -> bool {
+        self.as_ref().is_none_or(B::is_absent)
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.as_ref()?.device()
+    }
+
+    fn origins(&self) -> Vec<Origin<'_>> {
+        self.as_ref().map(B::origins).unwrap_or_default()
+    }
+}
+
+impl Extent {
+    /// Returns the extent of a part of a batch; `None` if it is absent.
+    #[doc(hidden)]
+    pub fn of_part(part: &(impl Batch + ?Sized)) -> Option<Result<Self>> {
+        (!part.is_absent()).then(|| part.extent())
+    }
+
+    /// Returns the number of samples, if all parts agree on it, and the sum of their costs.
+    #[doc(hidden)]
+    pub fn together(parts: impl IntoIterator<Item = Option<Result<Self>>>) -> Result<Self> {
+        let parts = parts.into_iter().enumerate();
+        let mut parts = parts.filter_map(|(index, part)| Some((index, part?)));
+        let mut all = parts.next().ok_or(BatchError::NoParts)?.1?;
+        for (part, extent) in parts {
+            let Self { samples, cost } = extent?;
+            if samples != all.samples {
+                return Err(BatchError::Lengths {
+                    part,
+                    expected: all.samples,
+                    found: samples,
+                }
+                .into());
+            }
+            all.cost = all.cost.saturating_add(cost);
+        }
+        Ok(all)
+    }
 }
 
 macro_rules! tuple {
@@ -169,7 +217,7 @@ macro_rules! tuple {
             type Slice<'a> = ($($name::Slice<'a>,)+) where Self: 'a;
 
             fn extent(&self) -> Result<Extent> {
-                together([$(self.$index.extent()),+])
+                Extent::together([$(Extent::of_part(&self.$index)),+])
             }
 
             fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
@@ -191,6 +239,60 @@ tuple!(A 0);
 tuple!(A 0, B 1);
 tuple!(A 0, B 1, C 2);
 tuple!(A 0, B 1, C 2, D 3);
+tuple!(A 0, B 1, C 2, D 3, E 4);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+
+/// Implements [`Batch`](crate::Batch) for a struct. All its fields are listed. Each is a batch whose slices have the field's own type, such as a
+/// tensor, a tuple of tensors, an `Option` of these, or another struct of this kind; they are cut alike, and a slice of the struct is the struct.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Batch;
+/// use candle_headroom::batch::impl_batch;
+///
+/// struct Texts {
+///     tokens: Tensor,       // [samples, tokens]
+///     mask: Option<Tensor>, // [samples, tokens]
+/// }
+///
+/// impl_batch!(Texts { tokens, mask });
+///
+/// let tokens = Tensor::zeros((8, 128), DType::U32, &Device::Cpu)?;
+/// let texts = Texts { tokens, mask: None };
+/// assert_eq!(texts.extent()?.samples, 8);
+/// assert_eq!(texts.slice(2..5)?.tokens.dims(), [3, 128]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __impl_batch {
+    ($name:ident { $($field:ident),+ $(,)? }) => {
+        impl $crate::Batch for $name {
+            type Slice<'a> = Self;
+
+            fn extent(&self) -> $crate::Result<$crate::batch::Extent> {
+                use $crate::batch::Extent;
+                Extent::together([$(Extent::of_part(&self.$field)),+])
+            }
+
+            fn slice(&self, range: ::std::ops::Range<usize>) -> $crate::Result<Self> {
+                Ok(Self {
+                    $($field: $crate::Batch::slice(&self.$field, range.clone())?,)+
+                })
+            }
+
+            fn device(&self) -> ::std::option::Option<$crate::batch::Device> {
+                [$($crate::Batch::device(&self.$field)),+].into_iter().flatten().next()
+            }
+
+            fn origins(&self) -> ::std::vec::Vec<$crate::batch::Origin<'_>> {
+                [$($crate::Batch::origins(&self.$field)),+].concat()
+            }
+        }
+    };
+}
 
 /// Any number of batches, such as tensors, that are cut alike. A slice of it is a vector of the parts' slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,7 +305,7 @@ impl<B: Batch> Batch for Parts<B> {
         Self: 'a;
 
     fn extent(&self) -> Result<Extent> {
-        together(self.0.iter().map(B::extent))
+        Extent::together(self.0.iter().map(Extent::of_part))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
@@ -227,7 +329,7 @@ impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap
         Self: 'a;
 
     fn extent(&self) -> Result<Extent> {
-        together(self.values().map(B::extent))
+        Extent::together(self.values().map(Extent::of_part))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
