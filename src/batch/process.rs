@@ -6,10 +6,9 @@ use super::attempt::{Attempt, Failure, Held};
 use super::engine::Engine;
 use super::micro_batch::MicroBatch;
 use super::observer::{Observer, Task};
-use super::origin::waited;
+use super::origin::{Origin, waited};
 use super::plan::Plan;
-use super::policy::BatchPolicy;
-use super::policy::at_least_one;
+use super::policy::{BatchPolicy, Extent, at_least_one};
 use super::predictive::Predictive;
 use super::processed::Processed;
 use super::slices::Batch;
@@ -109,14 +108,17 @@ impl BatchProcessor {
     pub fn process<'b, B: Batch + ?Sized, T>(
         &mut self,
         inputs: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<Processed<T>> {
         // `f` may move inputs from the host to the memory's device.
         let memory = self.0.memory.as_ref();
         let device = inputs.device().filter(|device| !device.is_cpu());
         let device = device.or_else(|| Some(memory?.device().clone()));
         self.0.device = device.unwrap_or(Device::Cpu);
-        self.0.process(inputs, f, Held::default)
+        let chunk =
+            |attempt: &Attempt<'_>| attempt.forward(|range| inputs.slice(range), &mut f);
+        let (extent, origins) = (inputs.extent()?, inputs.origins());
+        self.0.process(extent, &origins, chunk, Held::default)
     }
 
     /// Returns the policy's plan; `None` for a policy without one.
@@ -139,27 +141,26 @@ impl BatchProcessor {
 }
 
 impl Engine {
-    /// Runs `f` over all samples of `inputs`, beside what is `held`.
-    pub(crate) fn process<'b, B: Batch + ?Sized, T>(
+    /// Runs `f` for chunks of a batch from these loaders, beside what is `held`.
+    pub(crate) fn process<T>(
         &mut self,
-        inputs: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        extent: Extent,
+        origins: &[Origin<'_>],
+        mut f: impl FnMut(&Attempt<'_>) -> Result<T>,
         held: impl Fn() -> Held,
     ) -> Result<Processed<T>> {
-        let extent = inputs.extent()?;
         if extent.samples == 0 {
             return Ok(Processed::empty());
         }
         let chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
-            let result = attempt.forward(|range| inputs.slice(range), &mut f)?;
+            let result = f(attempt)?;
             if attempt.micro.samples.len() == 1 {
                 // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
                 attempt.memory.check(Phase::Forward)?;
             }
             Ok(result)
         };
-        let waited = waited(&inputs.origins());
-        let step = self.batches;
+        let (step, waited) = (self.batches, waited(origins));
         let (processed, done) = self.batch(step, extent.samples, waited, |engine, processed| {
             engine.run(extent, &mut (chunk, held), processed)
         });

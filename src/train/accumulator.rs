@@ -1,7 +1,7 @@
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
-use super::loss::{Loss, alone};
+use super::loss::Loss;
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
@@ -217,7 +217,7 @@ impl<O: Commit> GradientAccumulator<O> {
         samples: usize,
         times: f64,
     ) -> Result<Contribution> {
-        let mut loss = loss.weighted(samples)?;
+        let loss = loss.weighted(samples)?;
         let mut gradients = Vec::new();
         if loss.weight > 0. {
             gradients = run_phase(Phase::Backward, || {
@@ -228,8 +228,8 @@ impl<O: Commit> GradientAccumulator<O> {
                 }
             })?;
         }
-        loss.value = alone(&loss.value).map_err(|error| error.in_phase(Phase::Backward))?;
-        Ok((loss, gradients))
+        let loss = loss.alone();
+        Ok((loss.map_err(|error| error.in_phase(Phase::Backward))?, gradients))
     }
 
     /// Adds gradients: first everything that can run out of memory, then the means in place. With W the weight so far and w the

@@ -2,11 +2,11 @@ use super::core::Core;
 use super::estimate::{Estimate, Measured};
 use super::exchange::Exchange;
 use super::input::{Given, StepInput, with_given};
-use super::loss::Loss;
+use super::loss::{Loss, StepLoss};
 use super::own_error::OwnError;
 use super::ranks::Turn;
 use super::report::StepReport;
-use crate::batch::{Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
+use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
 
@@ -354,7 +354,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         checked.map(|(check, _)| check)
     }
 
-    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk.
+    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk. `data` is given
+    /// as the batch of a [`step`](Self::step); [`evaluate_loss`](Self::evaluate_loss) does so with losses.
     ///
     /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
     /// no metric is computed from a part of the data. [Buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
@@ -362,14 +363,61 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// As [`process_batches`](crate::process_batches).
-    pub fn evaluate<'b, B: Batch + ?Sized, T>(
+    pub fn evaluate<I: StepInput, T>(
         &mut self,
-        data: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        data: I,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<Processed<T>> {
+        let data = data.into_batch()?;
         self.core.follow_buffers()?;
         let _traces = self.core.at_micro_batch.guard()?;
-        self.evaluation.process(data, f, || self.core.held())
+        let chunk =
+            |attempt: &Attempt<'_>| attempt.forward(|range| I::slice(&data, range), &mut f);
+        let (extent, held) = (data.extent()?, || self.core.held());
+        self.evaluation
+            .process(extent, &data.origins(), chunk, held)
+    }
+
+    /// Returns the mean loss over batches, without gradients and without an update: the loss of a validation set, in the weights of training.
+    /// NaN without samples, or if all losses have weight 0.
+    ///
+    /// Batches come as in [`step`](Self::step), by reference or as `Result`s, and are cut as in [`evaluate`](Self::evaluate). For one batch
+    /// write `[&batch]`. The device is waited for once, at the end. In a [group](super::AdaptiveTrainerBuilder::group) the ranks are not asked:
+    /// it is the mean over the batches of this rank.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    ///
+    /// let validation = [8, 8, 3].map(|n| Tensor::ones((n, 4), DType::F32, &Device::Cpu));
+    /// let loss = trainer.evaluate_loss(validation, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// println!("validation loss {loss:.4}");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error in place of a batch, those of [`evaluate`](Self::evaluate), and of a loss that cannot be used
+    /// ([`is_loss`](crate::Error::is_loss)).
+    pub fn evaluate_loss<I: StepInput, L: Into<Loss>>(
+        &mut self,
+        batches: impl IntoIterator<Item = I>,
+        mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<f64> {
+        let mut mean = StepLoss::default();
+        for batch in batches {
+            let evaluated = self.evaluate(batch, |slice, micro| {
+                let loss: Loss = f(slice, micro)?.into();
+                Ok(loss.weighted(micro.samples.len())?.alone()?)
+            })?;
+            let losses = evaluated.results.iter();
+            losses.for_each(|loss| mean.push(loss));
+        }
+        Ok(mean.read()?)
     }
 
     /// Returns the micro-batch size that a batch of `samples` would begin with.

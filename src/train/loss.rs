@@ -121,6 +121,17 @@ pub(super) struct Weighted {
     pub(super) samples: usize,
 }
 
+impl Weighted {
+    /// Detaches the value from its graph, and from the memory of a larger tensor that it is a view of: a report keeps it until it is read.
+    pub(super) fn alone(mut self) -> Result<Self> {
+        self.value = self.value.detach();
+        if is_view(&self.value) {
+            self.value = self.value.flatten_all()?.force_contiguous()?;
+        }
+        Ok(self)
+    }
+}
+
 /// The loss of an update. On an asynchronous device it stays there until it is read.
 #[derive(Debug, Clone, Default)]
 pub struct StepLoss {
@@ -132,7 +143,11 @@ pub struct StepLoss {
 }
 
 impl StepLoss {
+    /// Adds a loss, unless its weight is 0: then its value may be NaN.
     pub(super) fn push(&mut self, loss: &Weighted) {
+        if loss.weight == 0. {
+            return;
+        }
         self.weight += loss.weight;
         // Reading the CPU waits for nothing.
         let value = loss.value.device().is_cpu().then(|| scalar(&loss.value));
@@ -171,15 +186,6 @@ impl StepLoss {
             sum += factor * scalar(value)?;
         }
         Ok(sum / self.weight)
-    }
-}
-
-/// Detaches a value from its graph, and from the memory of a larger tensor that it is a view of: a report keeps it until it is read.
-pub(super) fn alone(value: &Tensor) -> Result<Tensor> {
-    let value = value.detach();
-    match is_view(&value) {
-        true => Ok(value.flatten_all()?.force_contiguous()?),
-        false => Ok(value),
     }
 }
 
