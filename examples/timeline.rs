@@ -74,7 +74,7 @@ fn main() -> anyhow::Result<()> {
         let x = Tensor::from_iter(bytes, &Device::Cpu)?.reshape((SAMPLES, length))?;
         let x = x.narrow(0, share.start, share.len())?;
         let report = trainer.step(&(&x, &x), |(x, y), _| model.loss(&x, &y))?;
-        timeline.number("loss", report.loss.read()?);
+        timeline.number("loss", report.loss()?);
         if group.rank() == 0 {
             println!("{report}");
         }

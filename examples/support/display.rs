@@ -81,7 +81,7 @@ impl Progress {
     }
 
     pub fn step(&mut self, report: &StepReport) -> Result<()> {
-        let loss = report.loss.read()?;
+        let loss = report.loss()?;
         let totals = &mut self.totals;
         totals.first_loss.get_or_insert(loss);
         totals.last_loss = loss;

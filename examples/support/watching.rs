@@ -83,7 +83,7 @@ impl Watching {
     }
 
     pub fn step(&self, report: &StepReport) -> Result<()> {
-        self.timeline.number("loss", report.loss.read()?);
+        self.timeline.number("loss", report.loss()?);
         Ok(())
     }
 

@@ -96,7 +96,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         for batch in batches(&train, arguments, &memory)? {
             let rate = schedule.at(trainer.updates());
             trainer.optimizer_mut().set_learning_rate(rate);
-            let report = trainer.step(&batch?, |(images, labels), _| {
+            let report = trainer.step(batch, |(images, labels), _| {
                 loss::cross_entropy(&net.forward_t(&images, true)?, &labels)
             })?;
             micro_batches += report.sizes.len();

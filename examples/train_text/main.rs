@@ -169,9 +169,8 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     let mut train = || -> Result<Option<Stopped>> {
         let left = arguments.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
-            let batch = batch?;
             // Only the micro-batch moves to the device.
-            let report = trainer.step(&batch, |(bytes, next), _| {
+            let report = trainer.step(batch, |(bytes, next), _| {
                 model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
             })?;
             watching.step(&report)?;

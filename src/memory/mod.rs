@@ -9,7 +9,7 @@ mod planning;
 
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};
-pub(crate) use cuda::unmask;
+pub(crate) use cuda::{Mark, unmask};
 pub use cuda::{CudaMemoryBuilder, recover};
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::{PageLocked, drain, while_dropping};

@@ -2,6 +2,7 @@ use candle_core::Device;
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
+use super::recent::Recent;
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
@@ -50,6 +51,7 @@ pub struct GradientAccumulator<O> {
     pub(super) batches: u64,
     /// An update failed half-way: parameters and optimizer state may not belong together.
     pub(super) is_interrupted: bool,
+    pub(super) recent: Recent,
 }
 
 impl<O: Commit> GradientAccumulator<O> {
@@ -79,6 +81,7 @@ impl<O: Commit> GradientAccumulator<O> {
     ///   [optimizer replaced](Self::replace_optimizer).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         let report = self.commit()?;
+        report.note_loss();
         Ok(Some(report).filter(|report| report.loss.weight() > 0.))
     }
 
@@ -125,6 +128,7 @@ impl<O: Commit> GradientAccumulator<O> {
         (report.step, report.updated) = (self.updates, updated);
         report.learning_rate = self.optimizer.learning_rate();
         report.gradient_norm = gradient_norm;
+        report.recent = self.recent.clone();
         Ok(report)
     }
 

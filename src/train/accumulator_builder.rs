@@ -1,5 +1,6 @@
 use super::accumulator::GradientAccumulator;
 use super::reach::Reach;
+use super::recent::Recent;
 use super::report::StepReport;
 use super::slots::Slots;
 use crate::error::Result;
@@ -45,6 +46,7 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
             updates: 0,
             batches: 0,
             is_interrupted: false,
+            recent: Recent::default(),
         })
     }
 }

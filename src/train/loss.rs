@@ -1,8 +1,9 @@
 use std::fmt;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::{LossError, Result};
+use crate::memory::Mark;
 #[cfg(feature = "nn")]
 use crate::nn::loss::LossSum;
 
@@ -174,6 +175,19 @@ impl StepLoss {
     /// Returns the sum of the weights, the samples or the terms of [`Loss::Sum`], for a mean over several updates.
     pub fn weight(&self) -> f64 {
         self.weight
+    }
+
+    /// The device that holds what has not been read.
+    pub(super) fn device(&self) -> Option<&Device> {
+        self.pending.first().map(|(value, _)| value.device())
+    }
+
+    /// Reads a loss that was computed before a point that the device has passed.
+    pub(super) fn read_before(&self, mark: &Mark) -> Option<f64> {
+        let values = mark.read(self.pending.iter().map(|(value, _)| value))?;
+        let factors = self.pending.iter().map(|(_, factor)| factor);
+        let pending: f64 = factors.zip(values).map(|(factor, value)| factor * value).sum();
+        Some((self.sum + pending) / self.weight)
     }
 
     /// Waits for the device and returns the weighted mean of the micro-batches' losses; NaN if all had weight 0.

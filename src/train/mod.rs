@@ -21,6 +21,7 @@ mod positions;
 mod progress;
 mod ranks;
 mod reach;
+mod recent;
 mod report;
 mod resumable;
 mod slot;

@@ -3,11 +3,15 @@ use std::time::Duration;
 
 use super::exchange::Exchange;
 use super::loss::StepLoss;
+use super::recent::Recent;
 use crate::batch::{CutCheck, Event, Processed};
+use crate::error::Result;
 use crate::memory::bytes_text;
 
-/// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss; `{:#}` adds
-/// what was checked of the closure.
+/// The result of a step, or of an accumulator's update. `{}` is one line, and `{:#}` adds what was checked of the closure.
+///
+/// Neither waits for a GPU. They show the newest loss of the trainer that has arrived when they are printed, with the number of its step if that
+/// is another one, and `n/a` in the first report that is printed. [`loss`](Self::loss) waits for this step's.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StepReport {
@@ -43,12 +47,23 @@ pub struct StepReport {
     pub loss: StepLoss,
     /// Number of batches in the update.
     pub(super) batches: usize,
+    /// The losses of the updates around this one.
+    pub(super) recent: Recent,
 }
 
 impl StepReport {
     /// Returns the size of the largest micro-batch, in samples.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Waits for the device and returns the loss: the weighted mean over all micro-batches, and with a group over all ranks; NaN if all had
+    /// weight 0.
+    ///
+    /// # Errors
+    /// candle's, from reading the device.
+    pub fn loss(&self) -> Result<f64> {
+        Ok(self.loss.read()?)
     }
 
     /// Returns what was checked of the closure, and found, if a batch was cut for the first time; see
@@ -58,6 +73,11 @@ impl StepReport {
             Event::CutChecked(check) => Some(check),
             _ => None,
         })
+    }
+
+    /// The update is queued: its loss arrives with it.
+    pub(super) fn note_loss(&self) {
+        self.recent.note(self.step, &self.loss);
     }
 
     /// Adds what a batch or an update took.
@@ -81,11 +101,15 @@ impl fmt::Display for StepReport {
             Some(&least) if least < self.micro_batch() => "at most ",
             _ => "",
         };
+        write!(f, "step {}: loss ", self.step)?;
+        match self.recent.newest(self.step, &self.loss) {
+            Some((step, loss)) if step == self.step => write!(f, "{loss:.4}")?,
+            Some((step, loss)) => write!(f, "{loss:.4} of step {step}")?,
+            None => f.write_str("n/a")?,
+        }
         write!(
             f,
-            "step {}: loss {}, {} samples in {count} micro-batch{plural} of {at_most}{}",
-            self.step,
-            self.loss,
+            ", {} samples in {count} micro-batch{plural} of {at_most}{}",
             self.samples,
             self.micro_batch(),
         )?;

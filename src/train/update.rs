@@ -26,7 +26,8 @@ impl<O: Commit> Core<O> {
             self.shard()?;
         }
         let Some(ranks) = &mut self.ranks else {
-            return self.apply(engine, processed);
+            let report = self.apply(engine, processed);
+            return report.inspect(StepReport::note_loss);
         };
         self.accumulator.refuse_if_interrupted()?;
         // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
@@ -60,6 +61,7 @@ impl<O: Commit> Core<O> {
         }
         let mut report = report?;
         report.exchange = Some(exchange);
+        report.note_loss();
         Ok(report)
     }
 

@@ -68,6 +68,42 @@ fn tuples_vectors_and_maps_are_cut_alike() {
     assert_eq!(first_column(&map.slice(2..4).unwrap()["y"]), [4, 6]);
 }
 
+/// `None` has no length of its own and agrees with every other part.
+#[test]
+fn parts_may_be_absent() {
+    let (x, mask) = (tensor(4), Some(tensor(4)));
+    let absent = None::<Tensor>;
+    assert_eq!((&x, &mask).extent().unwrap(), Extent::new(4, 2 * 8));
+    assert_eq!((&absent, &x, &absent).extent().unwrap(), Extent::new(4, 8));
+    let (none, cut) = (absent.clone(), &x).slice(1..3).unwrap();
+    assert!(none.is_none());
+    assert_eq!(first_column(&cut), [2, 4]);
+    let (_, cut) = (&x, &mask).slice(1..3).unwrap();
+    assert_eq!(first_column(&cut.unwrap()), [2, 4]);
+    let list = Parts(vec![absent.clone(), mask.clone()]);
+    assert_eq!(list.extent().unwrap().samples, 4);
+    // The part is counted among all.
+    let error = batch_error(&(&absent, &x, Some(tensor(3))));
+    assert!(error.to_string().starts_with("part 2 "), "{error}");
+    for nothing in [batch_error(&absent), batch_error(&(&absent, &absent))] {
+        assert!(matches!(nothing, BatchError::NoParts));
+    }
+    assert!(mask.device().is_some() && absent.device().is_none());
+}
+
+#[test]
+fn tuples_have_up_to_8_parts() {
+    let x = &tensor(4);
+    assert_eq!((x, x, x, x, x).extent().unwrap(), Extent::new(4, 5 * 8));
+    assert_eq!((x, x, x, x, x, x).extent().unwrap().samples, 4);
+    assert_eq!((x, x, x, x, x, x, x).extent().unwrap().samples, 4);
+    let all = (x, x, x, x, x, x, x, Some(x));
+    assert_eq!(all.extent().unwrap(), Extent::new(4, 8 * 8));
+    let (first, .., last) = all.slice(2..3).unwrap();
+    assert_eq!(first_column(&first), [4]);
+    assert_eq!(first_column(&last.unwrap()), [4]);
+}
+
 #[test]
 fn lists_of_samples_are_cut_without_copies() {
     let samples = vec![String::from("a"), String::from("b"), String::from("c")];

@@ -19,6 +19,7 @@ mod groups;
 mod halves;
 mod incidents;
 mod linear_cross_entropy;
+mod loops;
 mod memory_model;
 #[cfg(feature = "metrics")]
 mod metrics;

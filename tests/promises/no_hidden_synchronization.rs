@@ -42,3 +42,30 @@ fn the_default_policy_never_waits_for_the_device() {
     }
     assert_eq!(simulator.counters().synchronizations, 0);
 }
+
+/// Reports show losses that have arrived.
+#[test]
+fn a_printed_report_never_waits_for_the_device() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let job = Job::transformer(memory.device());
+    let mut trainer = job.trainer(Some(&memory), Fixed::new(2).unwrap());
+    job.step(&mut trainer).unwrap();
+    simulator.reset_counters();
+    let reports = [(); 4].map(|()| {
+        let report = job.step(&mut trainer).unwrap();
+        (report.to_string(), report)
+    });
+    assert_eq!(simulator.counters().synchronizations, 0);
+    // The simulated device is as fast as the host. The first report that is printed asks for those after it.
+    for (index, (line, report)) in reports.iter().enumerate() {
+        let loss = match index {
+            0 => "n/a".to_owned(),
+            _ => format!("{:.4}", report.loss().unwrap()),
+        };
+        let begin = format!("step {}: loss {loss}, ", report.step);
+        assert!(line.starts_with(&begin), "{line}");
+    }
+}

@@ -63,6 +63,54 @@ fn a_users_error_on_one_rank_leaves_all_as_they_were_and_they_go_on() {
     });
 }
 
+/// A batch that one rank cannot read is that rank's error, and the others hear of it at once, also of an update of several batches.
+#[test]
+fn a_batch_that_cannot_be_read_on_one_rank_is_told_to_the_others() {
+    together(3, |group| {
+        let model = Model::new(&[3, 5, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        for failing in 0..group.size() {
+            let batch = data(6, (3, 2), DType::F32, failing as u64);
+            let before = model.values();
+            if failing == 1 {
+                let done = trainer.accumulate(&batch, |(x, y), _| model.loss(&x, &y));
+                done.expect("a batch");
+            }
+            let item = match group.rank() == failing {
+                true => Err(std::io::Error::other("shard 3 is damaged")),
+                false => Ok(batch.clone()),
+            };
+            let began = Instant::now();
+            let error = trainer.step(item, |(x, y), _| model.loss(&x, &y));
+            let mut error = error.expect_err("a batch that one rank does not have");
+            assert!(began.elapsed() < Duration::from_secs(20));
+            if failing == 1 {
+                // The batches before it are lost on all ranks alike.
+                let Error::WindowLost(lost) = error else {
+                    panic!("{error}")
+                };
+                assert_eq!(lost.samples, 6);
+                error = lost.reason;
+            }
+            if group.rank() == failing {
+                let own = error.downcast_ref::<std::io::Error>();
+                assert_eq!(own.expect("its own").to_string(), "shard 3 is damaged");
+            } else {
+                match group_error(&error) {
+                    GroupError::PeerFailed { rank, reason, .. } => {
+                        assert_eq!(*rank, failing);
+                        assert!(reason.contains("shard 3 is damaged"), "{reason}");
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+            assert_eq!(model.values(), before);
+            let report = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+            assert_eq!(report.expect("the next step").step, failing as u64 + 1);
+        }
+    });
+}
+
 /// Each rank checks its closure by itself, before it meets the others.
 #[test]
 fn a_loss_that_depends_on_the_cut_on_one_rank_leaves_all_as_they_were() {

@@ -131,11 +131,10 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     let mut train = || -> Result<Option<Stopped>> {
         let left = run.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
-            let batch = batch?;
             let rate = rates.at(trainer.updates());
             trainer.optimizer_mut().set_learning_rate(rate);
             // Only the micro-batch's tokens move to the device. Targets stay: there they are counted without waiting for it.
-            let report = trainer.step(&batch, |(tokens, targets), _| {
+            let report = trainer.step(batch, |(tokens, targets), _| {
                 run.network
                     .decoder
                     .loss_sum(&tokens.to_device(device)?, &targets, None)

@@ -13,6 +13,7 @@ use disabled as implementation;
 use enabled as implementation;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::{PageLocked, drain, while_dropping};
+pub(crate) use implementation::Mark;
 use implementation::{open, synchronize, trim};
 
 use super::device::DeviceMemory;
