@@ -1,6 +1,6 @@
 //! Parameters by name: BatchNorm's statistics, and patterns.
 
-use crate::error::ParameterError;
+use crate::error::{Result, no_match};
 
 /// The last parts of the names under which PyTorch and candle keep BatchNorm's running statistics.
 const STATISTICS: [&str; 3] = ["running_mean", "running_var", "num_batches_tracked"];
@@ -28,10 +28,10 @@ impl Patterns {
     pub(crate) fn check<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
-    ) -> Result<(), ParameterError> {
+    ) -> Result<()> {
         let mut patterns = self.0.iter();
         match patterns.find(|pattern| !names.clone().any(|name| matches(pattern, name))) {
-            Some(pattern) => Err(ParameterError::NoMatch(pattern.clone())),
+            Some(pattern) => Err(no_match(pattern)),
             None => Ok(()),
         }
     }

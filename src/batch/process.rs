@@ -32,7 +32,8 @@ use crate::memory::DeviceMemory;
 /// ```
 ///
 /// # Errors
-/// - [`BatchError`](crate::error::BatchError), or a size of 0 ([`is_policy`](crate::Error::is_policy)), before anything runs;
+/// - inputs that cannot be cut ([`is_batch`](crate::Error::is_batch)), or a size of 0 ([`is_policy`](crate::Error::is_policy)), before anything
+///   runs;
 /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit; its `samples` say which one;
 /// - any other error of `f`, at once and unchanged.
 ///

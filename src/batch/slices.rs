@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use super::origin::Origin;
 use super::policy::Extent;
-use crate::error::{BatchError, Result};
+use crate::error::{Error, Result, invalid};
 
 /// An ordered collection of samples that can be cut into runs of them.
 ///
@@ -54,13 +54,13 @@ pub trait Batch {
     /// A tensor's cost is its number of elements: longer texts or larger images are known to need more memory before they run.
     ///
     /// # Errors
-    /// [`BatchError`] if the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree.
+    /// If the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree ([`is_batch`](Error::is_batch)).
     fn extent(&self) -> Result<Extent>;
 
     /// Returns the samples in `range`.
     ///
     /// # Errors
-    /// [`BatchError::OutOfRange`], or those of [`extent`](Self::extent).
+    /// For a range outside of the batch, and those of [`extent`](Self::extent).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
 
     /// Returns whether there is nothing to cut, as in `None`: beside other parts of a batch it does not count.
@@ -82,23 +82,32 @@ pub trait Batch {
 /// Refuses a batch without samples.
 pub(crate) fn not_empty(extent: Extent) -> Result<Extent> {
     match extent.samples {
-        0 => Err(BatchError::Empty.into()),
+        0 => Err(invalid!(Batch, "the batch is empty: skip it")),
         _ => Ok(extent),
     }
+}
+
+fn out_of_range(range: &Range<usize>, samples: usize) -> Error {
+    invalid!(Batch, "samples {range:?} are not in a batch of {samples}")
 }
 
 impl Batch for Tensor {
     type Slice<'a> = Tensor;
 
     fn extent(&self) -> Result<Extent> {
-        let samples = self.dims().first().ok_or(BatchError::Scalar)?;
+        let Some(samples) = self.dims().first() else {
+            return Err(invalid!(
+                Batch,
+                "a 0-dimensional tensor has no samples: give it a first dimension with `unsqueeze(0)`"
+            ));
+        };
         Ok(Extent::new(*samples, self.elem_count()))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Tensor> {
         let samples = self.extent()?.samples;
         if range.start > range.end || range.end > samples {
-            return Err(BatchError::OutOfRange { range, samples }.into());
+            return Err(out_of_range(&range, samples));
         }
         Ok(self.narrow(0, range.start, range.len())?)
     }
@@ -124,7 +133,7 @@ impl<'s, T> Batch for Samples<'s, T> {
 
     fn slice(&self, range: Range<usize>) -> Result<&'s [T]> {
         let (slice, samples) = (self.0.get(range.clone()), self.0.len());
-        Ok(slice.ok_or(BatchError::OutOfRange { range, samples })?)
+        slice.ok_or_else(|| out_of_range(&range, samples))
     }
 }
 
@@ -194,16 +203,21 @@ impl Extent {
     pub fn together(parts: impl IntoIterator<Item = Option<Result<Self>>>) -> Result<Self> {
         let parts = parts.into_iter().enumerate();
         let mut parts = parts.filter_map(|(index, part)| Some((index, part?)));
-        let mut all = parts.next().ok_or(BatchError::NoParts)?.1?;
+        let Some((_, first)) = parts.next() else {
+            return Err(invalid!(
+                Batch,
+                "the batch has no parts: give at least one tensor"
+            ));
+        };
+        let mut all = first?;
         for (part, extent) in parts {
             let Self { samples, cost } = extent?;
             if samples != all.samples {
-                return Err(BatchError::Lengths {
-                    part,
-                    expected: all.samples,
-                    found: samples,
-                }
-                .into());
+                let expected = all.samples;
+                return Err(invalid!(
+                    Batch,
+                    "part {part} of the batch holds {samples} samples but the first part holds {expected}: all parts need the same first dimension"
+                ));
             }
             all.cost = all.cost.saturating_add(cost);
         }

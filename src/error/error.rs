@@ -10,7 +10,7 @@ use super::class::DeviceFault;
 use super::data::DataError;
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{BatchError, LossError, OutputError, ParameterError};
+use super::input::{LossError, OutputError};
 use super::invalid::Invalid;
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
@@ -50,12 +50,8 @@ pub enum Error {
     DeviceFault(Box<DeviceFault>),
     /// A setting, an argument or saved state cannot be used: [`is_policy`](Self::is_policy) and its like say which.
     Invalid(Box<Invalid>),
-    /// A batch cannot be cut into micro-batches.
-    Batch(Box<BatchError>),
-    /// A loss cannot be used.
+    /// A loss is not right, or its gradients are not.
     Loss(Box<LossError>),
-    /// The parameters or buffers given to a trainer cannot be used.
-    Parameter(Box<ParameterError>),
     /// An optimizer cannot use its arguments.
     Optimizer(Box<OptimizerError>),
     /// Saved state does not match the optimizer.
@@ -110,9 +106,7 @@ contents! {
     ResourceExhausted: ResourceExhausted,
     DeviceFault: DeviceFault,
     Invalid: Invalid,
-    BatchError: Batch,
     LossError: Loss,
-    ParameterError: Parameter,
     OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,

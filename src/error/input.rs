@@ -2,66 +2,29 @@
 //! be read or written.
 
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
-use candle_core::{DType, DeviceLocation, Shape};
+use candle_core::{DType, Shape};
 
-/// A batch cannot be cut into micro-batches.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BatchError {
-    /// The batch has no samples.
-    #[error("the batch is empty: skip it")]
-    Empty,
-    /// A collection without parts has no length.
-    #[error("the batch has no parts: give at least one tensor")]
-    NoParts,
-    /// A tensor without dimensions cannot be cut.
-    #[error("a 0-dimensional tensor has no samples: give it a first dimension with `unsqueeze(0)`")]
-    Scalar,
-    /// The parts of a batch have different numbers of samples.
-    #[error(
-        "part {part} of the batch holds {found} samples but the first part holds {expected}: all parts need the same first dimension"
-    )]
-    #[non_exhaustive]
-    Lengths {
-        /// The part, counted from 0; in a map, in the map's own order.
-        part: usize,
-        /// Samples of the first part.
-        expected: usize,
-        /// Samples of this part.
-        found: usize,
-    },
-    /// A range outside the batch.
-    #[error("samples {range:?} are not in a batch of {samples}")]
-    #[non_exhaustive]
-    OutOfRange {
-        /// The requested samples.
-        range: Range<usize>,
-        /// Number of samples in the batch.
-        samples: usize,
-    },
-}
+use super::error::Error;
+use super::invalid::invalid;
 
-/// A loss cannot be used.
+/// What can be wrong with a loss that a program, or its author, can act upon; any other loss that cannot be used is
+/// [`is_loss`](super::Error::is_loss).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossError {
-    /// The loss is not a single number, but has this shape.
-    #[error("the loss has shape {0:?}: reduce it to one number with `mean_all()` or `sum_all()`")]
-    NotScalar(Shape),
-    /// The weight of a summed loss is outside its range.
-    #[error("loss weight must be 0 or in [1e-30, 1e30], got {0:?}")]
-    Weight(f64),
-    /// A loss over no samples.
-    #[error("a loss over 0 samples: give the number of samples that it was computed from")]
-    NoSamples,
     /// Two forward passes with the same parameters gave these two losses.
     #[error(
         "the loss is {0} and then {1} with the same parameters: draw random numbers by `nn::Dropout` and in `nn::seeded`, and keep what a forward pass changes in the `VarMap`"
     )]
     NotRepeatable(f64, f64),
+    /// The gradients of these parameters are not the slopes of the loss.
+    #[error(
+        "the gradient of `{}` is not the slope of the loss: print the audit with `{{:#}}`; an operation between it and the loss has a wrong backward pass, as `conv1d` and `max_pool2d` of candle's tensors: `tensor.with_gradients()` of `candle_headroom::nn` has right ones",
+        .0.join("`, `")
+    )]
+    WrongGradients(Vec<String>),
     /// The loss depends on no trained parameter.
     #[error(
         "no Var received a gradient from the loss: an operation without a backward pass (`softmax_last_dim`, fused norms, `detach`) lies between, or the optimizer was given other Vars than the model uses"
@@ -112,58 +75,44 @@ pub enum CutCause {
     Neighbours,
 }
 
-/// The parameters or buffers given to a trainer or optimizer cannot be used. A parameter without a name has its place in the list.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParameterError {
-    /// No parameter can be trained.
-    #[error(
+/// A loss that is not a single number.
+pub(crate) fn not_scalar(shape: &Shape) -> Error {
+    invalid!(
+        Loss,
+        "the loss has shape {shape:?}: reduce it to one number with `mean_all()` or `sum_all()`"
+    )
+}
+
+/// No parameter can be trained.
+pub(crate) fn nothing_to_train() -> Error {
+    invalid!(
+        Parameter,
         "there is no floating-point Var to train: pass the `VarMap` or its `all_vars()` after the model was built"
-    )]
-    None,
-    /// The same Var is in the list twice, the second time under this name, and would be updated twice.
-    #[error("parameter `{0}` is listed twice: list each Var once")]
-    Duplicate(String),
-    /// Gradients of this type cannot be accumulated.
-    #[error("parameter `{parameter}` is {dtype:?}: gradients accumulate in f64, f32, f16 and bf16")]
-    #[non_exhaustive]
-    DType {
-        /// The parameter.
-        parameter: String,
-        /// Its type.
-        dtype: DType,
-    },
-    /// No parameter has a name that matches this pattern of `allow_unreached`.
-    #[error(
-        "`allow_unreached`: no parameter has a name that matches `{0}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
-    )]
-    NoMatch(String),
-    /// The gradients of these parameters are not the slopes of the loss.
-    #[error(
-        "the gradient of `{}` is not the slope of the loss: print the audit with `{{:#}}`; an operation between it and the loss has a wrong backward pass, as `conv1d` and `max_pool2d` of candle's tensors: `tensor.with_gradients()` of `candle_headroom::nn` has right ones",
-        .0.join("`, `")
-    )]
-    WrongGradients(Vec<String>),
-    /// `reach_within(0)` would leave no update to receive a gradient in.
-    #[error(
-        "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"
-    )]
-    ReachWithin,
-    /// The Vars and the memory given to a trainer are on different devices.
-    #[error("the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`")]
-    #[non_exhaustive]
-    Device {
-        /// The Vars' device.
-        vars: DeviceLocation,
-        /// The memory's device.
-        memory: DeviceLocation,
-    },
-    /// The buffer at this place in the list is not a variable and cannot be rolled back.
-    #[error("buffer {0} is a tensor but not a variable: pass the Var that the layer updates")]
-    NotAVariable(usize),
-    /// The storage of the buffer at this place in the list is not contiguous and cannot be rolled back in place.
-    #[error("buffer {0} is not contiguous: make the Var from `tensor.contiguous()?`")]
-    NotContiguous(usize),
+    )
+}
+
+/// The same Var is in the list twice, the second time under this name, and would be updated twice.
+pub(crate) fn listed_twice(parameter: &str) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is listed twice: list each Var once"
+    )
+}
+
+/// Gradients of this type cannot be accumulated.
+pub(crate) fn untrainable(parameter: &str, dtype: DType) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is {dtype:?}: gradients accumulate in f64, f32, f16 and bf16"
+    )
+}
+
+/// No parameter has a name that matches this pattern.
+pub(crate) fn no_match(pattern: &str) -> Error {
+    invalid!(
+        Parameter,
+        "`allow_unreached`: no parameter has a name that matches `{pattern}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
+    )
 }
 
 /// A report, trace or log cannot be written or read.

@@ -48,7 +48,7 @@ subjects! {
     Batch: is_batch,
     /// Whether a layer watcher cannot be installed.
     Layers: is_layers,
-    /// Whether a loss cannot be used. [`LossError`](super::LossError) has the cases to act upon.
+    /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
     Loss: is_loss,
     /// Whether a device's memory cannot be opened, or its limit cannot be set.
     Memory: is_memory,

@@ -150,7 +150,7 @@ impl Group {
     /// in `"*.bias"` or `"encoder.*"`.
     ///
     /// # Errors
-    /// [`ParameterError::NoMatch`](crate::error::ParameterError::NoMatch) for a pattern that matches no parameter, such as a misspelt one.
+    /// For a pattern that matches no parameter, such as a misspelt one ([`is_parameter`](crate::Error::is_parameter)).
     pub fn matching(
         self,
         patterns: impl IntoIterator<Item = impl Into<String>>,

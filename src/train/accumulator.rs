@@ -58,7 +58,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
     ///
     /// # Errors
-    /// - [`LossError`](crate::error::LossError) and any error of the backward pass: nothing was added;
+    /// - a loss that cannot be used ([`is_loss`](Error::is_loss)), and any error of the backward pass: nothing was added;
     /// - [`WindowLost`](crate::error::WindowLost) if adding failed half-way, so that the gradients accumulated before are lost too.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
         self.begin()?;

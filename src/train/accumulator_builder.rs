@@ -32,9 +32,9 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
     /// Builds the accumulator. By default its first update fails if a parameter received no gradient.
     ///
     /// # Errors
-    /// [`ParameterError`](crate::error::ParameterError) if the optimizer has no parameter to train, has one twice, or has one
-    /// of a floating-point type other than f64, f32, f16 and bf16; if a name in [`allow_unreached`](Self::allow_unreached)
-    /// matches no parameter, or [`reach_within`](Self::reach_within) is 0.
+    /// If the optimizer has no parameter to train, has one twice, or has one of a floating-point type other than f64, f32, f16 and bf16; if a
+    /// name in [`allow_unreached`](Self::allow_unreached) matches no parameter, or [`reach_within`](Self::reach_within) is 0
+    /// ([`is_parameter`](crate::Error::is_parameter)).
     pub fn build(self) -> Result<GradientAccumulator<O>> {
         self.reach.check(&self.optimizer)?;
         let mut slots = Slots::new(self.reach);

@@ -68,7 +68,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
     /// - the error in place of a batch;
-    /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError);
+    /// - a batch without samples, or whose parts disagree ([`is_batch`](Error::is_batch)), a loss that cannot be used
+    ///   ([`is_loss`](Error::is_loss)), [`LossError`](crate::error::LossError);
     /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update if a parameter received no gradient;
     ///   see [`allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached);
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
@@ -339,7 +340,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// - [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut) names the likely cause and the remedy;
-    /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError), and any other error of candle or of `f`;
+    /// - those of a batch or a loss that cannot be used, as in [`step`](Self::step), and any other error of candle or of `f`;
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if not even two or three samples fit.
     pub fn check_cut<I: StepInput, L: Into<Loss>>(
         &mut self,

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Tensor, Var};
 
-use crate::error::{ParameterError, Result};
+use crate::error::{Result, invalid};
 
 /// Variables that the forward pass changes by itself, such as BatchNorm's running statistics, each with a saved value. Saving
 /// and restoring copy in place and allocate nothing.
@@ -11,10 +11,16 @@ impl Buffers {
     pub(super) fn new(tensors: &[Tensor]) -> Result<Self> {
         let buffers = tensors.iter().enumerate().map(|(index, tensor)| {
             if !tensor.is_variable() {
-                return Err(ParameterError::NotAVariable(index).into());
+                return Err(invalid!(
+                    Parameter,
+                    "buffer {index} is a tensor but not a variable: pass the Var that the layer updates"
+                ));
             }
             if !tensor.is_contiguous() {
-                return Err(ParameterError::NotContiguous(index).into());
+                return Err(invalid!(
+                    Parameter,
+                    "buffer {index} is not contiguous: make the Var from `tensor.contiguous()?`"
+                ));
             }
             let saved = Var::from_tensor(&tensor.force_contiguous()?)?;
             Ok((Var::from_tensor(tensor)?, saved))

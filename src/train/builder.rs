@@ -10,7 +10,7 @@ use super::reach::Reach;
 use crate::batch::at_least_one;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
 use crate::distributed::Group;
-use crate::error::{ParameterError, Result};
+use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
@@ -214,7 +214,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// update fails if a parameter received no gradient.
     ///
     /// # Errors
-    /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
+    /// - [`is_parameter`](crate::Error::is_parameter): no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
@@ -233,10 +233,15 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             let mut vars = core.accumulator.slots.vars();
             let elsewhere = vars.find_map(|var| {
                 let (vars, memory) = (var.device().location(), memory?);
-                (vars != memory).then_some(ParameterError::Device { vars, memory })
+                (vars != memory).then(|| {
+                    invalid!(
+                        Parameter,
+                        "the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`"
+                    )
+                })
             });
             drop(vars);
-            elsewhere.map_or(Ok(core), |error| Err(error.into()))
+            elsewhere.map_or(Ok(core), Err)
         });
         if let Some(group) = &self.group {
             let options = vec![

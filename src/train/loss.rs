@@ -2,7 +2,7 @@ use std::fmt;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::error::{LossError, Result};
+use crate::error::{Result, invalid, not_scalar};
 use crate::memory::Mark;
 #[cfg(feature = "nn")]
 use crate::nn::loss::LossSum;
@@ -83,13 +83,19 @@ impl Loss {
             Self::WeightedMean { value, weight } => (value, weight, weight),
         };
         if samples == 0 {
-            return Err(LossError::NoSamples.into());
+            return Err(invalid!(
+                Loss,
+                "a loss over 0 samples: give the number of samples that it was computed from"
+            ));
         }
         if weight != 0. && !WEIGHTS.contains(&weight) {
-            return Err(LossError::Weight(weight).into());
+            return Err(invalid!(
+                Loss,
+                "loss weight must be 0 or in [1e-30, 1e30], got {weight:?}"
+            ));
         }
         if value.elem_count() != 1 {
-            return Err(LossError::NotScalar(value.shape().clone()).into());
+            return Err(not_scalar(value.shape()));
         }
         Ok(Weighted {
             value,

@@ -1,6 +1,6 @@
 use candle_core::{Tensor, TensorId};
 
-use crate::error::{ParameterError, Result};
+use crate::error::{Result, invalid};
 use crate::names::{Patterns, is_statistic};
 use crate::optim::{Commit, Parameter};
 
@@ -42,13 +42,15 @@ impl Reach {
     /// Refuses settings that cannot be meant.
     pub(super) fn check<O: Commit>(&self, optimizer: &O) -> Result<()> {
         if self.updates == 0 {
-            return Err(ParameterError::ReachWithin.into());
+            return Err(invalid!(
+                Parameter,
+                "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"
+            ));
         }
         let frozen = optimizer.frozen();
         let all = optimizer.parameters().iter().chain(&frozen);
-        Ok(self
-            .allowed
-            .check(all.map(|parameter| parameter.name.as_str()))?)
+        self.allowed
+            .check(all.map(|parameter| parameter.name.as_str()))
     }
 
     /// For the comparison with other ranks.

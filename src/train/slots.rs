@@ -9,7 +9,8 @@ use super::reach::Reach;
 use super::slot::Slot;
 use crate::batch::run_phase;
 use crate::error::{
-    Error, LossError, OptimizerError, ParameterError, Phase, Result, UnreachedParameters,
+    Error, LossError, OptimizerError, Phase, Result, UnreachedParameters, listed_twice,
+    nothing_to_train, untrainable,
 };
 use crate::optim::Parameter;
 
@@ -65,11 +66,10 @@ impl Slots {
         let slots = trainable().cloned().map(|parameter| {
             let (id, dtype) = (parameter.var.id(), parameter.var.dtype());
             if !seen.insert(id) {
-                return Err(ParameterError::Duplicate(parameter.name).into());
+                return Err(listed_twice(&parameter.name));
             }
             if !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
-                let parameter = parameter.name;
-                return Err(ParameterError::DType { parameter, dtype }.into());
+                return Err(untrainable(&parameter.name, dtype));
             }
             let new = || (None, false, self.reach.awaited(&parameter));
             let (buffer, is_reached, awaited) = old.remove(&id).unwrap_or_else(new);
@@ -83,7 +83,7 @@ impl Slots {
         });
         let slots = slots.collect::<Result<Vec<_>>>()?;
         if slots.is_empty() {
-            return Err(ParameterError::None.into());
+            return Err(nothing_to_train());
         }
         if let (true, Some(flat)) = (self.is_sharded, &self.flat)
             && let Some(new) = flat.missing(&slots)

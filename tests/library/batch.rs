@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::batch::{Extent, Parts, Samples};
-use candle_headroom::error::BatchError;
 use candle_headroom::{Batch, Error};
 
 fn tensor(samples: usize) -> Tensor {
@@ -22,11 +21,17 @@ fn first_column(tensor: &Tensor) -> Vec<u32> {
         .unwrap()
 }
 
-fn batch_error<B: Batch + ?Sized>(batch: &B) -> BatchError {
-    match batch.extent().unwrap_err() {
-        Error::Batch(error) => *error,
-        error => panic!("{error}"),
-    }
+const SCALAR: &str =
+    "a 0-dimensional tensor has no samples: give it a first dimension with `unsqueeze(0)`";
+const NO_PARTS: &str = "the batch has no parts: give at least one tensor";
+
+fn text(error: &Error) -> String {
+    assert!(error.is_batch(), "{error}");
+    error.to_string()
+}
+
+fn batch_error<B: Batch + ?Sized>(batch: &B) -> String {
+    text(&batch.extent().unwrap_err())
 }
 
 #[test]
@@ -84,9 +89,9 @@ fn parts_may_be_absent() {
     assert_eq!(list.extent().unwrap().samples, 4);
     // The part is counted among all.
     let error = batch_error(&(&absent, &x, Some(tensor(3))));
-    assert!(error.to_string().starts_with("part 2 "), "{error}");
+    assert!(error.starts_with("part 2 "), "{error}");
     for nothing in [batch_error(&absent), batch_error(&(&absent, &absent))] {
-        assert!(matches!(nothing, BatchError::NoParts));
+        assert_eq!(nothing, NO_PARTS);
     }
     assert!(mask.device().is_some() && absent.device().is_none());
 }
@@ -116,44 +121,23 @@ fn lists_of_samples_are_cut_without_copies() {
 
 #[test]
 fn parts_must_agree() {
-    let error = batch_error(&(tensor(4), tensor(4), tensor(3)));
-    assert!(matches!(
-        error,
-        BatchError::Lengths {
-            part: 2,
-            expected: 4,
-            found: 3,
-            ..
-        }
-    ));
     assert_eq!(
-        error.to_string(),
+        batch_error(&(tensor(4), tensor(4), tensor(3))),
         "part 2 of the batch holds 3 samples but the first part holds 4: all parts need the same first dimension"
     );
-    assert!(matches!(
-        batch_error(&Parts(vec![tensor(4), tensor(5)])),
-        BatchError::Lengths { .. }
-    ));
+    let error = batch_error(&Parts(vec![tensor(4), tensor(5)]));
+    assert!(error.starts_with("part 1 of the batch holds 5 samples"));
     let map = HashMap::from([("x", tensor(4)), ("y", tensor(5))]);
-    assert!(matches!(batch_error(&map), BatchError::Lengths { .. }));
+    assert!(batch_error(&map).starts_with("part 1 of the batch holds"));
 }
 
 #[test]
 fn what_has_no_samples_says_so() {
     let scalar = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
-    assert!(matches!(batch_error(&scalar), BatchError::Scalar));
-    assert!(matches!(
-        batch_error(&(tensor(2), scalar)),
-        BatchError::Scalar
-    ));
-    assert!(matches!(
-        batch_error(&Parts::<Tensor>(Vec::new())),
-        BatchError::NoParts
-    ));
-    assert!(matches!(
-        batch_error(&HashMap::<String, Tensor>::new()),
-        BatchError::NoParts
-    ));
+    assert_eq!(batch_error(&scalar), SCALAR);
+    assert_eq!(batch_error(&(tensor(2), scalar)), SCALAR);
+    assert_eq!(batch_error(&Parts::<Tensor>(Vec::new())), NO_PARTS);
+    assert_eq!(batch_error(&HashMap::<String, Tensor>::new()), NO_PARTS);
     // 0 is a valid length here. Trainers and processors refuse it.
     assert_eq!(tensor(0).extent().unwrap().samples, 0);
 }
@@ -167,13 +151,8 @@ fn ranges_outside_are_refused() {
             Samples(&[1, 2, 3, 4]).slice(range.clone()).unwrap_err(),
             (tensor(4), tensor(4)).slice(range.clone()).unwrap_err(),
         ] {
-            let Error::Batch(error) = error else {
-                panic!("{error}")
-            };
-            assert!(
-                matches!(*error, BatchError::OutOfRange { samples: 4, .. }),
-                "{error}"
-            );
+            let expected = format!("samples {range:?} are not in a batch of 4");
+            assert_eq!(text(&error), expected);
         }
     }
 }

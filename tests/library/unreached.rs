@@ -1,7 +1,6 @@
 //! The trainers' builders: which parameters may stay without a gradient, and what is refused.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::error::ParameterError;
 use candle_headroom::optim::Group;
 use candle_headroom::train::AdaptiveTrainerBuilder;
 use candle_headroom::{
@@ -104,11 +103,7 @@ fn a_pattern_that_matches_nothing_is_refused() {
         for error in errors {
             let error = error.expect("a pattern that matches nothing");
             assert!(
-                matches!(&error, Error::Parameter(e) if **e == ParameterError::NoMatch(pattern.to_owned())),
-                "{error}"
-            );
-            assert!(
-                error.to_string().contains(&format!("`{pattern}`")),
+                error.is_parameter() && error.to_string().contains(&format!("`{pattern}`")),
                 "{error}"
             );
         }

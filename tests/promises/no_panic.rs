@@ -3,7 +3,6 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
-use candle_headroom::error::ParameterError;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, GradientAccumulator, Loss};
 
 use crate::support::{Mlp, accumulate_means, accumulating, read, sgd, snapshot};
@@ -41,7 +40,7 @@ fn bad_input_is_named_before_anything_runs() {
 
     // A loss of the wrong shape, and one that depends on nothing.
     let error = build(2).step(&x, |x, _| model.forward(&x)).unwrap_err();
-    assert!(matches!(error, Error::Loss(_)), "{error}");
+    assert!(error.is_loss(), "{error}");
     let error = build(2).step(&x, |x, _| x.sum_all()).unwrap_err();
     assert!(matches!(error, Error::UnreachedParameters(_)), "{error}");
     assert_eq!(snapshot(&model.vars), before);
@@ -85,7 +84,7 @@ fn bad_input_is_named_and_changes_nothing() {
         (Loss::sum(scalar(), 1e-40), 1, "1e-40"),
     ] {
         let error = accumulator.add(loss, samples).unwrap_err();
-        assert!(matches!(error, Error::Loss(_)), "{error}");
+        assert!(error.is_loss(), "{error}");
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(read(&model.vars, &accumulator), before);
         assert_eq!(accumulator.samples(), 5);
@@ -93,18 +92,15 @@ fn bad_input_is_named_and_changes_nothing() {
 
     let build = |vars: &[Var]| GradientAccumulator::builder(sgd(vars, 0.1)).build();
     let parameter = |vars: &[Var]| match build(vars).unwrap_err() {
-        Error::Parameter(error) => *error,
+        error if error.is_parameter() => error.to_string(),
         error => panic!("{error}"),
     };
     let var = &model.vars[0];
-    assert!(matches!(parameter(&[]), ParameterError::None));
+    assert!(parameter(&[]).starts_with("there is no floating-point Var"));
     let integer = Var::zeros(2, DType::U32, &Device::Cpu).unwrap();
-    assert!(matches!(parameter(&[integer]), ParameterError::None));
+    assert!(parameter(&[integer]).starts_with("there is no floating-point Var"));
     let twice = [var.clone(), model.vars[1].clone(), var.clone()];
-    let ParameterError::Duplicate(parameter) = parameter(&twice) else {
-        panic!("a Var that is listed twice")
-    };
-    assert_eq!(parameter, "2");
+    assert!(parameter(&twice).starts_with("parameter `2` is listed twice"));
 }
 
 #[test]
@@ -121,5 +117,5 @@ fn bad_input_is_named() {
     let error = trainer
         .step(&x.narrow(0, 0, 0).unwrap(), |x, _| x.sum_all())
         .unwrap_err();
-    assert!(matches!(error, Error::Batch(_)));
+    assert!(error.is_batch(), "{error}");
 }

@@ -1,8 +1,9 @@
 use candle_core::Tensor;
 
+use crate::batch::{Batch, Extent};
 use crate::data::Tensors;
 use crate::data::dataset::{Dataset, out_of_range};
-use crate::error::{BatchError, BoxedError, Result};
+use crate::error::{BoxedError, Result};
 
 /// Tensors in memory: a sample is one row of each.
 ///
@@ -32,23 +33,14 @@ impl<B: Tensors + Clone> TensorDataset<B> {
     /// Makes a dataset of the rows of tensors. They are detached: no gradient flows back into them.
     ///
     /// # Errors
-    /// [`BatchError`] if there is no tensor, if one has no dimension, or if the first dimensions differ.
+    /// If there is no tensor, if one has no dimension, or if the first dimensions differ ([`is_batch`](crate::Error::is_batch)).
     pub fn new(mut batch: B) -> Result<Self> {
-        let mut len = None;
-        for (part, tensor) in batch.tensors_mut().into_iter().enumerate() {
-            let found = *tensor.dims().first().ok_or(BatchError::Scalar)?;
-            let expected = *len.get_or_insert(found);
-            if found != expected {
-                let lengths = BatchError::Lengths {
-                    part,
-                    expected,
-                    found,
-                };
-                return Err(lengths.into());
-            }
+        let tensors = batch.tensors_mut();
+        let rows = Extent::together(tensors.iter().map(|tensor| Some(tensor.extent())))?;
+        for tensor in tensors {
             *tensor = tensor.detach();
         }
-        let len = len.ok_or(BatchError::NoParts)?;
+        let len = rows.samples;
         Ok(Self { batch, len })
     }
 }

@@ -1,7 +1,7 @@
 use std::io;
 
 use crate::error::classify::AnyError;
-use crate::error::{Error, LossError, ParameterError, Phase, UnreachedParameters};
+use crate::error::{Error, LossError, Phase, UnreachedParameters, no_match, not_scalar};
 use crate::nn::{AuditError, RecomputeError, SecondRun};
 
 pub use crate::nn::modules::by_module;
@@ -38,15 +38,15 @@ pub fn shown(error: &AnyError) -> Option<&AnyError> {
 impl From<AuditError> for Error {
     fn from(error: AuditError) -> Self {
         match error {
-            AuditError::NotScalar(shape) => LossError::NotScalar(shape).into(),
+            AuditError::NotScalar(shape) => not_scalar(&shape),
             AuditError::NotRepeatable(first, second) => {
                 LossError::NotRepeatable(first, second).into()
             }
             AuditError::Unreached { names, others, .. } => {
                 UnreachedParameters::new(names, others).into()
             }
-            AuditError::Wrong(names) => ParameterError::WrongGradients(names).into(),
-            AuditError::NoMatch(pattern) => ParameterError::NoMatch(pattern).into(),
+            AuditError::Wrong(names) => LossError::WrongGradients(names).into(),
+            AuditError::NoMatch(pattern) => no_match(&pattern),
             AuditError::Candle(error) => error.into(),
             other => Self::external(other),
         }

@@ -9,7 +9,7 @@ use super::held::Halves;
 use super::managed::{Managed, memory};
 use super::optimizer::Fused;
 use super::setup::Setup;
-use crate::error::{OptimizerError, ParameterError, Result};
+use crate::error::{OptimizerError, Result, listed_twice, nothing_to_train};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
 use crate::optim::rule::Range;
@@ -159,7 +159,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// Builds the optimizer and allocates its state.
     ///
     /// # Errors
-    /// [`OptimizerError`] and [`ParameterError`]: a hyper-parameter out of its range, no Var to train, a Var that is listed twice,
+    /// [`OptimizerError`], or parameters that cannot be trained ([`is_parameter`](crate::Error::is_parameter)): a hyper-parameter out of its range, no Var to train, a Var that is listed twice,
     /// two of one name, a type that cannot be trained or rounded so, Vars on several devices or on one without fused passes; and
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
@@ -181,8 +181,7 @@ impl<A: Algorithm> FusedBuilder<A> {
             for parameter in given.named(vars.len()) {
                 let name = &parameter.name;
                 if !vars.insert(parameter.var.id()) {
-                    let parameter = name.clone();
-                    return Err(ParameterError::Duplicate(parameter).into());
+                    return Err(listed_twice(name));
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
                 if !parameter.var.dtype().is_float() {
@@ -229,7 +228,7 @@ impl<A: Algorithm> FusedBuilder<A> {
 /// The device of all parameters.
 fn one_device(parameters: &[Managed]) -> Result<Device> {
     let Some(first) = parameters.first() else {
-        return Err(ParameterError::None.into());
+        return Err(nothing_to_train());
     };
     let expected = first.var.device();
     match (parameters.iter()).find(|p| !expected.same_device(p.var.device())) {

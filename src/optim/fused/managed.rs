@@ -3,7 +3,7 @@ use std::ops::Range;
 use candle_core::{DType, Result as CandleResult, Storage, Tensor, Var};
 
 use super::held::{Halves, Held};
-use crate::error::{OptimizerError, ParameterError, Result};
+use crate::error::{OptimizerError, Result, untrainable};
 use crate::optim::rule::Rule;
 use crate::optim::state_dict::MASTER;
 use crate::optim::{Moments, Parameter};
@@ -52,10 +52,7 @@ impl Managed {
         let full = match var.dtype() {
             DType::F64 => DType::F64,
             DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-            dtype => {
-                let parameter = name;
-                return Err(ParameterError::DType { parameter, dtype }.into());
-            }
+            dtype => return Err(untrainable(&name, dtype)),
         };
         let moments = own.or(moments).unwrap_or(Moments::Float(full));
         let kept = rule.moments().iter();

@@ -4,7 +4,7 @@ mod models;
 mod operations;
 
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
-use candle_headroom::error::{LossError, ParameterError, UnreachedParameters};
+use candle_headroom::error::UnreachedParameters;
 use candle_headroom::nn::{Audit, Received, audit};
 use candle_headroom::testing::out_of_memory;
 use candle_headroom::{Error, Result};
@@ -163,7 +163,7 @@ fn errors_of_the_closure_come_back() {
     let error = audit(&varmap, || w.sqr()).arrivals();
     let error = Error::from(error.unwrap_err());
     assert!(
-        matches!(&error, Error::Loss(loss) if matches!(&**loss, LossError::NotScalar(shape) if shape.dims() == [2])),
+        error.is_loss() && error.to_string().starts_with("the loss has shape [2]: reduce it"),
         "{error}"
     );
     assert_eq!(
@@ -261,7 +261,7 @@ fn exceptions_are_names_that_exist() {
     );
     let error = Error::from(report.check_except(["*", "poler.*"]).unwrap_err());
     assert!(
-        matches!(&error, Error::Parameter(error) if **error == ParameterError::NoMatch("poler.*".to_owned())),
+        error.is_parameter() && error.to_string().contains("matches `poler.*`"),
         "{error}"
     );
 }

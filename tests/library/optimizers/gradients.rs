@@ -46,10 +46,10 @@ fn groups_are_split_by_patterns_of_names() {
     );
     assert_eq!(split(&["head"]), [&names[3..], &names[..3]]);
     let error = group().matching(["*bias", "blok.*"]).unwrap_err();
-    let Error::Parameter(error) = error else {
-        panic!("{error}")
-    };
-    assert_eq!(*error, ParameterError::NoMatch("blok.*".to_owned()));
+    assert!(
+        error.is_parameter() && error.to_string().contains("matches `blok.*`"),
+        "{error}"
+    );
 }
 
 /// Each group against an optimizer of its own, with the rates spelt out.

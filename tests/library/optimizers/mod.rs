@@ -18,7 +18,7 @@ mod sizes;
 use crate::support::{Mlp, distance, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::error::{OptimizerError, ParameterError, Phase};
+use candle_headroom::error::{OptimizerError, Phase};
 use candle_headroom::optim::{
     Adam, Algorithm, Commit, Committed, Fused, FusedBuilder, Group, GroupOptions, LossScale,
     Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress,

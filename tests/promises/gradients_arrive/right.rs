@@ -1,7 +1,7 @@
 //! A gradient that arrives and is wrong is found, by name. `tests/nn/slopes` tries each operation of candle's.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::error::ParameterError;
+use candle_headroom::error::LossError;
 use candle_headroom::nn::{Received, audit};
 use candle_headroom::{Error, nn};
 use candle_nn::{Module, VarBuilder, VarMap, linear};
@@ -30,7 +30,7 @@ fn a_wrong_gradient_is_found_by_name() -> Result<()> {
     let error = Error::from(report.check().unwrap_err());
     let wrong = ["conv.bias", "conv.weight"].map(str::to_owned).to_vec();
     assert!(
-        matches!(&error, Error::Parameter(error) if **error == ParameterError::WrongGradients(wrong)),
+        matches!(&error, Error::Loss(error) if **error == LossError::WrongGradients(wrong)),
         "{error}"
     );
     for var in report.of(Received::Wrong) {
