@@ -11,6 +11,7 @@ use super::policy::BatchPolicy;
 use super::processed::Processed;
 use super::recompute::Recompute;
 use super::regions::KnownRegions;
+use super::trials::Trials;
 use crate::error::{Error, Holding, Phase, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
@@ -33,6 +34,9 @@ pub(crate) struct Engine {
     /// The number of the batch in progress, or of the last one.
     pub(super) step: u64,
     pub(crate) recompute: Recompute,
+    /// The same for the batch in progress.
+    pub(super) way: Recompute,
+    pub(super) trials: Trials,
     pub(super) regions: KnownRegions,
     /// The size of the last micro-batch, in samples, and the bytes that it took.
     pub(crate) measured: Option<(usize, u64)>,
@@ -57,6 +61,8 @@ impl Engine {
                 // Without a backward pass a region is only run once.
                 Task::Evaluation | Task::Processing => Recompute::Always,
             },
+            way: Recompute::default(),
+            trials: Trials::default(),
             regions: KnownRegions::default(),
             measured: None,
         }
@@ -65,6 +71,7 @@ impl Engine {
     /// Works on this device, and shows the policy the memory, so that the first size is known.
     pub(crate) fn start(&mut self, device: Device) {
         self.device = device;
+        self.way = self.recompute;
         self.policy.set_recompute(self.recompute);
         if let Some(memory) = &self.memory {
             self.policy.prepare(&memory.surroundings());
