@@ -4,8 +4,9 @@
 #     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
 #     scripts/figures.sh house [--quick]    the size of the sources, and what a build costs
 #
-# With --quick the benchmarks are left out, which .ci/run runs by itself, and all builds but the small ones. It needs cargo, and Open MPI with libclang for the ranks. The
-# figures of CUDA come from the same tests of the binary `cuda`: `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
+# With --quick the benchmarks are left out, which .ci/run runs by itself, and all builds but the small ones. It needs cargo, and Open MPI
+# with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
+# `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
