@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Counts the size of the public API, the sources and the tests. It needs bash, awk and find, and builds nothing.
+# Counts the size of the public API, the sources, their documentation and unsafe code, and the tests. It needs bash, awk and find, and builds nothing.
 #
 #     scripts/count-api.sh [--check]
 #
@@ -22,8 +22,16 @@ root_names=$(awk '
     }
     END { print names + 0 }' src/lib.rs)
 # Lines that are neither blank nor comments: a budget on these does not make documentation dear.
-code_lines=$(find src kernels crates/cli/src crates/environment/src crates/nn/src crates/nn/kernels -name "*.rs" -o -name "*.js" -o -name "*.cu" -o -name "*.cuh" | xargs cat |
-    awk '!/^[[:space:]]*($|\/\/|\/\*|\*([[:space:]\/]|$))/ { lines++ } END { print lines + 0 }')
+sources=(src kernels crates/cli/src crates/environment/src crates/nn/src crates/nn/kernels)
+sources() { find "${sources[@]}" -name "*.rs" -o -name "*.js" -o -name "*.cu" -o -name "*.cuh"; }
+source_files=$(sources | wc -l)
+read -r all_lines code_lines doc_lines < <(sources | xargs cat | awk '
+    { all++ }
+    /^[[:space:]]*\/\/[\/!]/ { docs++ }
+    !/^[[:space:]]*($|\/\/|\/\*|\*([[:space:]\/]|$))/ { code++ }
+    END { print all, code, docs }')
+# Of the libraries: blocks, and implementations of unsafe traits.
+unsafe_blocks=$(sources | grep '\.rs$' | xargs cat | grep -vE '^[[:space:]]*//' | grep -oE '\bunsafe (\{|impl\b)' | wc -l)
 
 # The compiler refuses an undocumented public item where `missing_docs` is denied, so nothing has to be counted.
 documented=0
@@ -45,6 +53,10 @@ binaries=$(
 
 echo "figure: api/root_names = $root_names names"
 echo "figure: api/code_lines = $code_lines lines"
+echo "figure: api/all_lines = $all_lines lines"
+echo "figure: api/doc_share = $((100 * doc_lines / all_lines)) %"
+echo "figure: api/source_files = $source_files files"
+echo "figure: api/unsafe_blocks = $unsafe_blocks blocks"
 echo "figure: api/documented = $documented %"
 echo "figure: tests/binaries = $binaries binaries"
 

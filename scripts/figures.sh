@@ -2,9 +2,11 @@
 # Prints the figures of a part of the project, each on a line of its own: `figure: NAME = NUMBER UNIT`.
 #
 #     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
+#     scripts/figures.sh house [--quick]    the size of the sources, and what a build costs
 #
-# With --quick the benchmarks are left out, which .ci/run runs by itself. It needs cargo, and Open MPI with libclang for the ranks. The
-# figures of CUDA come from the same tests of the binary `cuda`: `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
+# With --quick the benchmarks are left out, which .ci/run runs by itself, and all builds but the small ones. It needs cargo, and Open MPI
+# with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
+# `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,6 +56,13 @@ case $name in
         [ -n "$is_quick" ] ||
             cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- --quick tokens | grep -o 'figure: .*'
         bash scripts/count-api.sh ;;
+    house)
+        bash scripts/count-api.sh
+        find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |
+            awk '!/^[[:space:]]*($|\/\/)/ { lines++ } END { printf "figure: finetune/code_lines = %d lines\n", lines }'
+        [ -n "$is_quick" ] ||
+            cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench memory -- --quick | grep -o 'figure: memory/step_kept.*'
+        bash scripts/measure-build.sh ${is_quick:+--quick} 2>/dev/null ;;
     *)
         sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
         exit 2 ;;

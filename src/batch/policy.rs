@@ -88,10 +88,10 @@ pub trait BatchPolicy: Debug + Send {
 }
 
 /// The error for a setting that counts something and is 0.
-pub(crate) fn at_least_one(what: &str, number: usize) -> Result<()> {
-    match number {
-        0 => Err(invalid!(Policy, "{what} must be at least 1, got 0")),
-        _ => Ok(()),
+pub(crate) fn at_least_one<N: Default + PartialEq>(what: &str, number: N) -> Result<()> {
+    match number == N::default() {
+        true => Err(invalid!(Policy, "{what} must be at least 1, got 0")),
+        false => Ok(()),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::boxed::BoxedError;
 use super::error::Error;
 
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
@@ -21,7 +20,6 @@ use super::error::Error;
 pub struct Invalid {
     subject: Subject,
     text: String,
-    source: Option<BoxedError>,
 }
 
 macro_rules! subjects {
@@ -73,17 +71,7 @@ subjects! {
 
 impl Invalid {
     pub(crate) fn new(subject: Subject, text: String) -> Self {
-        Self {
-            subject,
-            text,
-            source: None,
-        }
-    }
-
-    /// With the error behind it, which the text does not repeat.
-    pub(crate) fn because(self, source: impl Into<BoxedError>) -> Self {
-        let source = Some(source.into());
-        Self { source, ..self }
+        Self { subject, text }
     }
 }
 
@@ -110,8 +98,4 @@ impl fmt::Debug for Invalid {
     }
 }
 
-impl StdError for Invalid {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&**self.source.as_ref()?)
-    }
-}
+impl StdError for Invalid {}

@@ -173,7 +173,7 @@ impl Shapes {
         let header: Header = serde_json::from_str(json)
             .map_err(|_| wrong("no JSON document with the state of this policy"))?;
         if (header.policy.as_str(), header.version) != SAVED {
-            return Err(wrong("the state of another policy or version").into());
+            return Err(wrong("the state of another policy or version"));
         }
         let saved: Saved = serde_json::from_str(json)
             .map_err(|_| wrong("no JSON document with the state of this policy"))?;
@@ -183,7 +183,7 @@ impl Shapes {
             shapes.into_iter().all(is_possible) && known.kept.each == known.recomputed.each
         };
         if others.len() > MOST_SHAPES || !others.iter().all(are_possible) {
-            return Err(wrong("more than 32 shapes, or one that no batch has").into());
+            return Err(wrong("more than 32 shapes, or one that no batch has"));
         }
         let active = others.pop().ok_or(wrong("no shape"))?;
         Ok((Self { active, others }, saved.progress))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::nvml::{self, Simulator};
 use candle_headroom::monitor::{Health, MonitorBuilder, Sample, Threshold};
-use candle_headroom::{ByteSize, Error, Monitor};
+use candle_headroom::{ByteSize, Monitor};
 
 const GIB: u64 = 1 << 30;
 

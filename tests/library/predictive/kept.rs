@@ -2,7 +2,7 @@
 
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
-use candle_headroom::{Error, Predictive, ResourceExhausted};
+use candle_headroom::{Predictive, ResourceExhausted};
 use proptest::prelude::*;
 
 use super::{failures, run};
