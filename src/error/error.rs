@@ -187,6 +187,14 @@ pub struct WindowLost {
 }
 
 impl WindowLost {
+    /// The reason, with the samples that were lost, if there are any.
+    pub(crate) fn with(samples: usize, reason: Error) -> Error {
+        match samples {
+            0 => reason,
+            samples => Self::new(samples, reason).into(),
+        }
+    }
+
     /// Lost gradients of `samples` samples.
     pub fn new(samples: usize, reason: impl Into<Error>) -> Self {
         let reason = reason.into();

@@ -245,10 +245,8 @@ impl<O: Commit> GradientAccumulator<O> {
             let total = before + loss.weight;
             let (keep, add) = (before / total, loss.factor / total);
             if let Err((has_changed, reason)) = self.slots.blend(keep, add, gradients) {
-                return match has_changed.then(|| self.reset()) {
-                    None | Some(0) => Err(reason),
-                    Some(samples) => Err(WindowLost::new(samples, reason).into()),
-                };
+                let lost = if has_changed { self.reset() } else { 0 };
+                return Err(WindowLost::with(lost, reason));
             }
             self.window.loss.push(&loss);
         }

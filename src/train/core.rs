@@ -152,7 +152,7 @@ impl<O: Commit> Core<O> {
             });
             accumulation.is_finished = ended.is_ok();
             drop(accumulation);
-            ended.map_err(|error| self.with_lost(error))
+            ended.map_err(|error| WindowLost::with(std::mem::take(&mut self.lost), error))
         });
         let done = self.keep(done)?;
         Ok(done)
@@ -208,31 +208,25 @@ impl<O: Commit> Core<O> {
 
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.
     pub(super) fn with_window(&mut self, error: Error) -> Error {
-        let samples = self.accumulator.samples();
-        if self.ranks.is_none() {
-            return error;
-        }
-        self.drop_window();
-        match samples {
-            0 => error,
-            samples => WindowLost::new(samples, error).into(),
+        match self.ranks {
+            Some(_) => WindowLost::with(self.drop_window(), error),
+            None => error,
         }
     }
 
-    /// Drops what was accumulated, with its traces in buffers.
-    pub(super) fn drop_window(&mut self) {
+    /// Drops what was accumulated, with its traces in buffers, and returns its number of samples.
+    pub(super) fn drop_window(&mut self) -> usize {
         if self.accumulator.samples() > 0 {
             self.at_window.restore();
         }
-        self.reset();
+        self.forget_window()
     }
 
-    /// Drops what was accumulated, on request: nothing of it counts as lost. Buffers stay, for a caller that has just loaded them.
-    pub(super) fn reset(&mut self) {
-        self.given = 0;
+    /// Drops what was accumulated, which does not count as lost. Buffers stay.
+    pub(super) fn forget_window(&mut self) -> usize {
         self.lost = 0;
         self.positions.drop_pending();
-        self.accumulator.reset();
+        self.accumulator.reset()
     }
 
     /// The variables of named buffers.
@@ -265,18 +259,10 @@ impl<O: Commit> Core<O> {
 
     /// Reports once that a panic lost earlier batches.
     pub(super) fn report_lost(&mut self) -> Result<()> {
-        if self.lost == 0 {
-            return Ok(());
-        }
-        let reason = candle_core::Error::Msg("the work on a batch panicked".to_owned());
-        Err(self.with_lost(reason.into()))
-    }
-
-    /// Adds to an error that earlier batches were lost, if they were.
-    fn with_lost(&mut self, reason: Error) -> Error {
+        let panicked = || candle_core::Error::Msg("the work on a batch panicked".to_owned());
         match std::mem::take(&mut self.lost) {
-            0 => reason,
-            samples => WindowLost::new(samples, reason).into(),
+            0 => Ok(()),
+            lost => Err(WindowLost::with(lost, panicked().into())),
         }
     }
 
@@ -328,10 +314,9 @@ impl<O: Commit> Drop for Accumulation<'_, O> {
         }
         // An interrupted update may have applied the window in part, so it is not lost.
         let is_lost = !accumulator.is_interrupted;
-        accumulator.reset();
-        self.core.positions.drop_pending();
-        self.core.lost = if is_lost { self.earlier } else { 0 };
         self.core.at_window.restore();
+        self.core.forget_window();
+        self.core.lost = if is_lost { self.earlier } else { 0 };
     }
 }
 

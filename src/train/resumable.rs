@@ -187,46 +187,34 @@ impl<O> Consumer for AdaptiveTrainer<O> {
     }
 }
 
+/// Passes methods on to the trainer within.
+macro_rules! within {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)+) => {
+        $(fn $name(&self, $($arg: $type),*) -> $returned {
+            (**self).$name($($arg),*)
+        })+
+    };
+}
+
 impl<O: Commit> Resumable for AccumulatingTrainer<O> {
-    fn model(&self) -> Vec<Parameter> {
-        (**self).model()
-    }
-
-    fn values(&self) -> Vec<(String, Tensor)> {
-        (**self).values()
-    }
-
-    fn state(&self) -> Result<StateDict> {
-        (**self).state()
-    }
-
-    fn give_state(&self) -> Result<()> {
-        (**self).give_state()
-    }
-
-    fn progress(&self) -> Result<BTreeMap<String, String>> {
-        (**self).progress()
+    within! {
+        fn model() -> Vec<Parameter>;
+        fn values() -> Vec<(String, Tensor)>;
+        fn state() -> Result<StateDict>;
+        fn give_state() -> Result<()>;
+        fn progress() -> Result<BTreeMap<String, String>>;
+        fn updates() -> u64;
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         (**self).load_state(state)
     }
-
-    fn updates(&self) -> u64 {
-        (**self).updates()
-    }
 }
 
 impl<O> Consumer for AccumulatingTrainer<O> {
-    fn position(&self, loader: &str) -> Option<&Position> {
-        (**self).position(loader)
-    }
-
-    fn unclaimed(&self) -> Vec<String> {
-        (**self).unclaimed()
-    }
-
-    fn claim(&self, loader: &str, at: &Position) {
-        (**self).claim(loader, at);
+    within! {
+        fn position(loader: &str) -> Option<&Position>;
+        fn unclaimed() -> Vec<String>;
+        fn claim(loader: &str, at: &Position) -> ();
     }
 }

@@ -58,7 +58,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// cannot be read. Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let trainer = self.core.accumulator.restore(state)?;
-        self.core.reset();
+        self.core.forget_window();
+        self.core.given = 0;
         self.core.ranks.iter_mut().for_each(Ranks::compare);
         if let Some(trainer) = trainer {
             self.engine.seed = trainer.seed;

@@ -159,6 +159,7 @@ impl<O: Commit> Core<O> {
     /// Continues with another optimizer, which gets a shard of its own before the next update.
     pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.drop_window();
+        self.given = 0;
         (self.shard, self.is_replaced) = (None, true);
         self.accumulator.slots.free_layout();
         self.accumulator.replace_optimizer(optimizer)
