@@ -1,7 +1,7 @@
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::result::{memcpy_dtoh_async, stream};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUstream};
-use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, DevicePtr, DeviceSlice};
+use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, DevicePtr};
 use candle_core::{Device, Storage, Tensor};
 
 /// A point in a GPU's queue of work.
@@ -26,7 +26,7 @@ impl Mark {
     pub(crate) fn read<'t>(&self, values: impl Iterator<Item = &'t Tensor>) -> Option<Vec<f64>> {
         // Not one of cudarc's, which would have every later use of every tensor recorded in events.
         let side = stream::create(stream::StreamKind::NonBlocking).ok()?;
-        let read = values.map(|value| read(value, side)).collect();
+        let read: Option<Vec<_>> = values.map(|value| read(value, side)).collect();
         // SAFETY: nobody else has the stream, and nothing is queued on it.
         let destroyed = unsafe { stream::destroy(side) };
         destroyed.ok().and(read)
