@@ -93,11 +93,11 @@ impl Attempt<'_> {
     ) -> Result<T> {
         let samples = self.micro.samples.clone();
         let cut = || run_phase(Phase::Transfer, || slice(samples));
-        let slice = self.observe(Phase::Transfer, cut)?;
+        let slice = self.phase(Phase::Transfer, |_| cut())?;
         let seed = self.micro.seed();
         let forward = || run_phase(Phase::Forward, || seeded(seed, || f(slice, &self.micro)));
         let keeps = !self.micro.recomputes;
-        self.observe(Phase::Forward, || {
+        self.phase(Phase::Forward, |_| {
             let (done, mut watched) = watch(keeps, forward);
             watched.held = watched.held.filter(|_| done.is_ok());
             self.watched.replace(watched);
@@ -107,8 +107,7 @@ impl Attempt<'_> {
 
     /// Runs the backward pass, and reports when regions were recomputed in it.
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let surroundings = Surroundings::new(self.engine.memory.as_ref());
-        self.observe_within(&surroundings, Phase::Backward, || {
+        self.phase(Phase::Backward, |surroundings| {
             let (done, _) = watch(false, work);
             let again = surroundings.take_again().into_iter();
             for again in again.filter(|_| !self.micro.is_check) {
@@ -127,19 +126,14 @@ impl Attempt<'_> {
         })
     }
 
-    /// Reports a phase that names itself in an exhaustion.
-    pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let surroundings = Surroundings::new(self.engine.memory.as_ref());
-        self.observe_within(&surroundings, phase, work)
-    }
-
-    fn observe_within<T>(
+    /// Runs a phase, which names itself in an exhaustion, and reports it unless this is a check.
+    pub(crate) fn phase<T>(
         &self,
-        surroundings: &Surroundings,
         phase: Phase,
-        work: impl FnOnce() -> Result<T>,
+        work: impl FnOnce(&Surroundings) -> Result<T>,
     ) -> Result<T> {
-        let work = || surroundings.around(work);
+        let surroundings = Surroundings::new(self.engine.memory.as_ref());
+        let work = || surroundings.around(|| work(&surroundings));
         match self.micro.is_check {
             true => work(),
             false => self.engine.phase(phase, &self.memory, work),
