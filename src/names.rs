@@ -25,10 +25,7 @@ impl Patterns {
     }
 
     /// Refuses a pattern that matches none of these names.
-    pub(crate) fn check<'a>(
-        &self,
-        names: impl Iterator<Item = &'a str> + Clone,
-    ) -> Result<()> {
+    pub(crate) fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let mut patterns = self.0.iter();
         match patterns.find(|pattern| !names.clone().any(|name| matches(pattern, name))) {
             Some(pattern) => Err(no_match(pattern)),

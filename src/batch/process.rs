@@ -116,8 +116,7 @@ impl BatchProcessor {
         let device = inputs.device().filter(|device| !device.is_cpu());
         let device = device.or_else(|| Some(memory?.device().clone()));
         self.0.device = device.unwrap_or(Device::Cpu);
-        let chunk =
-            |attempt: &Attempt<'_>| attempt.forward(|range| inputs.slice(range), &mut f);
+        let chunk = |attempt: &Attempt<'_>| attempt.forward(|range| inputs.slice(range), &mut f);
         let (extent, origins) = (inputs.extent()?, inputs.origins());
         self.0.process(extent, &origins, chunk, Held::default)
     }

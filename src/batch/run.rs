@@ -198,8 +198,7 @@ impl Engine {
             proven.retract(failed.cost);
             self.policy.failed(failure);
             let to = self.size(at);
-            let may_recompute =
-                self.way == Recompute::Auto && failure.regions == Regions::Kept;
+            let may_recompute = self.way == Recompute::Auto && failure.regions == Regions::Kept;
             if may_recompute && (to >= size || self.policy.recomputes()) {
                 at.must_recompute = true;
                 // Not a choice of the policy's, so what failed would be tried in vain again and again.

@@ -66,7 +66,11 @@ impl Engine {
     }
 
     /// Notes how long a batch took, if its shape is still compared. This waits for the device.
-    pub(super) fn note_way(&mut self, batch: &Extent, took: impl FnOnce() -> Duration) -> Result<()> {
+    pub(super) fn note_way(
+        &mut self,
+        batch: &Extent,
+        took: impl FnOnce() -> Duration,
+    ) -> Result<()> {
         let (shape, is_forced) = (shape(batch), self.regions.must_recompute);
         let is_forced = is_forced || self.way == Recompute::Auto && self.policy.recomputes();
         let has_regions = self.regions.of(true) != Regions::None;

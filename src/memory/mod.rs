@@ -9,8 +9,8 @@ mod planning;
 
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};
-pub(crate) use cuda::{Mark, unmask};
 pub use cuda::{CudaMemoryBuilder, recover};
+pub(crate) use cuda::{Mark, unmask};
 #[cfg(feature = "cuda")]
 pub(crate) use cuda::{PageLocked, drain, while_dropping};
 pub use device::{DeviceMemory, PeakScope};

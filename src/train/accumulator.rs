@@ -233,7 +233,10 @@ impl<O: Commit> GradientAccumulator<O> {
             })?;
         }
         let loss = loss.alone();
-        Ok((loss.map_err(|error| error.in_phase(Phase::Backward))?, gradients))
+        Ok((
+            loss.map_err(|error| error.in_phase(Phase::Backward))?,
+            gradients,
+        ))
     }
 
     /// Adds gradients: first everything that can run out of memory, then the means in place. With W the weight so far and w the

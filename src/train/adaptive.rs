@@ -372,8 +372,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let data = data.into_batch()?;
         self.core.follow_buffers()?;
         let _traces = self.core.at_micro_batch.guard()?;
-        let chunk =
-            |attempt: &Attempt<'_>| attempt.forward(|range| I::slice(&data, range), &mut f);
+        let chunk = |attempt: &Attempt<'_>| attempt.forward(|range| I::slice(&data, range), &mut f);
         let (extent, held) = (data.extent()?, || self.core.held());
         self.evaluation
             .process(extent, &data.origins(), chunk, held)

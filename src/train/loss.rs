@@ -192,7 +192,10 @@ impl StepLoss {
     pub(super) fn read_before(&self, mark: &Mark) -> Option<f64> {
         let values = mark.read(self.pending.iter().map(|(value, _)| value))?;
         let factors = self.pending.iter().map(|(_, factor)| factor);
-        let pending: f64 = factors.zip(values).map(|(factor, value)| factor * value).sum();
+        let pending: f64 = factors
+            .zip(values)
+            .map(|(factor, value)| factor * value)
+            .sum();
         Some((self.sum + pending) / self.weight)
     }
 

@@ -132,7 +132,8 @@ fn a_trainer_refuses_the_memory_of_another_device() {
         ] {
             let error = refused.expect("another device");
             assert!(
-                error.is_parameter() && error.to_string().starts_with("the Vars are on Cpu, not on"),
+                error.is_parameter()
+                    && error.to_string().starts_with("the Vars are on Cpu, not on"),
                 "{error}"
             );
         }

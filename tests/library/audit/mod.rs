@@ -163,7 +163,10 @@ fn errors_of_the_closure_come_back() {
     let error = audit(&varmap, || w.sqr()).arrivals();
     let error = Error::from(error.unwrap_err());
     assert!(
-        error.is_loss() && error.to_string().starts_with("the loss has shape [2]: reduce it"),
+        error.is_loss()
+            && error
+                .to_string()
+                .starts_with("the loss has shape [2]: reduce it"),
         "{error}"
     );
     assert_eq!(
