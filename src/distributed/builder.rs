@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use super::control::{Control, Deadline, Meeting};
 use super::group::{Group, Inner};
-use super::host;
 use super::launch::{Launch, Variables};
 use super::mpi::Mpi;
 use crate::error::{GroupError, Result};
+use crate::host;
 
 /// As long as PyTorch waits for NCCL.
 const TIMEOUT: Duration = Duration::from_secs(600);

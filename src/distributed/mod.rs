@@ -38,7 +38,6 @@ mod collectives;
 mod control;
 mod engines;
 mod group;
-pub(crate) mod host;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;

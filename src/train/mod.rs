@@ -17,6 +17,10 @@ mod loss;
 mod own_shard;
 mod positions;
 mod progress;
+#[cfg(feature = "distributed")]
+mod ranks;
+#[cfg(not(feature = "distributed"))]
+#[path = "ranks/alone.rs"]
 mod ranks;
 mod reach;
 mod report;

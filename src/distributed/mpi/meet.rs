@@ -4,8 +4,8 @@ use std::net::{TcpListener, UdpSocket};
 
 use super::library::{Library, engine_error};
 use crate::distributed::control::{Control, Deadline, Meeting};
-use crate::distributed::host;
 use crate::error::Result;
+use crate::host;
 
 /// The bytes in which a rank describes itself to the others.
 const CARD: usize = 512;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::library::{Library, UniqueId};
 use crate::distributed::control::Control;
-use crate::distributed::host;
 use crate::error::{GroupError, Result, device_name};
+use crate::host;
 
 /// The handle of each thread's own default stream.
 const PER_THREAD: usize = 2;

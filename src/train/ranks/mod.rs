@@ -14,6 +14,5 @@ mod word;
 
 pub(super) use data::Data;
 pub(super) use reduce::Ranks;
-pub(super) use start::{Settings, join};
+pub(super) use start::join;
 pub(super) use turn::Turn;
-pub(super) use word::Spent;

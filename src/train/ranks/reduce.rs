@@ -8,7 +8,7 @@ use crc32fast::Hasher;
 use super::data::Data;
 use super::shares::Shares;
 use super::turn::{Progress, Turn};
-use super::word::{CALL, Spent, Word, bits, check};
+use super::word::{CALL, Word, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -16,7 +16,7 @@ use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
-use crate::train::exchange::{Exchange, RankWork};
+use crate::train::exchange::{Exchange, RankWork, Spent};
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
 

@@ -9,18 +9,8 @@ use crate::distributed::{Collectives, Group, Operation};
 use crate::error::{GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
+use crate::train::exchange::Settings;
 use crate::train::flat::Layout;
-
-/// How ranks exchange gradients.
-#[derive(Debug, Clone)]
-pub(in crate::train) struct Settings {
-    /// Parameters are compared after this many updates.
-    pub(in crate::train) compare_every: u64,
-    /// Gradients travel as bf16.
-    pub(in crate::train) narrows: bool,
-    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
-    pub(in crate::train) measured: Option<usize>,
-}
 
 /// The name of the call in which ranks meet.
 const CALL: &str = "build a trainer";

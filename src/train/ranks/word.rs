@@ -2,6 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distributed::Group;
 use crate::error::{Error, GroupError, Result};
+use crate::train::exchange::Spent;
 
 /// The name of the call in which ranks meet.
 pub(super) const CALL: &str = "update";
@@ -31,16 +32,6 @@ pub(super) struct Word {
     pub(super) spent: Spent,
     /// Seconds since the exchange before.
     pub(super) elapsed: f64,
-}
-
-/// What the samples of an update took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::train) struct Spent {
-    pub(in crate::train) cost: usize,
-    /// Without the wait for data or other ranks.
-    pub(in crate::train) seconds: f64,
-    /// Memory ran out.
-    pub(in crate::train) is_exhausted: bool,
 }
 
 impl Word {
