@@ -202,7 +202,7 @@ impl Group {
     /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.
     ///
     /// # Errors
-    /// [`GroupError::NoEngine`] if some rank has none, and the engine's own errors.
+    /// Some rank has none ([`is_group`](Error::is_group)), and the engine's own errors.
     pub(crate) fn collectives(&self, device: &Device) -> Result<Option<Arc<dyn Collectives>>> {
         if self.size() == 1 {
             return Ok(None);

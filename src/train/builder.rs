@@ -220,8 +220,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
     ///   [`measured_shares(0)`](Self::measured_shares) ([`is_policy`](crate::Error::is_policy));
-    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
-    ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`.
+    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `SameDevice` for two ranks, `PeerFailed`,
+    ///   `PeerLost`; no engine for the device, or ranks that make other calls ([`is_group`](crate::Error::is_group)).
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.
