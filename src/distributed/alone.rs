@@ -37,7 +37,12 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn collect_in<T>(&self, _: &str, _: Vec<T>) -> Result<Vec<T>> {
+    pub(crate) fn agree<T, S>(
+        &self,
+        _: &str,
+        _: Result<T>,
+        _: impl FnOnce(&T) -> S,
+    ) -> Result<(T, Vec<S>)> {
         match *self {}
     }
 

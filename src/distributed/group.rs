@@ -162,6 +162,22 @@ impl Group {
         }
     }
 
+    /// Gives all ranks what each says of its work, in a call of this name. If one has failed, all fail.
+    pub(crate) fn agree<T, S: Serialize + DeserializeOwned>(
+        &self,
+        call: &str,
+        done: Result<T>,
+        say: impl FnOnce(&T) -> S,
+    ) -> Result<(T, Vec<S>)> {
+        match done {
+            Ok(done) => {
+                let all = self.collect_in(call, vec![say(&done)])?;
+                Ok((done, all))
+            }
+            Err(error) => Err(self.collect_none(call, error)),
+        }
+    }
+
     /// As [`collect`](Self::collect), in a call of this name.
     pub(crate) fn collect_in<T: Serialize + DeserializeOwned>(
         &self,
@@ -192,11 +208,16 @@ impl Group {
 
     /// Tells the ranks that collect results why this one has none. Returns the error.
     pub(crate) fn collect_none(&self, call: &str, error: Error) -> Error {
+        self.refuse(call, error.to_string());
+        error
+    }
+
+    /// Tells the ranks that collect results that this one has none for this reason.
+    pub(crate) fn refuse(&self, call: &str, reason: String) {
         // A group that has ended is the next call's error. This rank's own matters more now.
-        if let Ok(own) = Part::<()>::Failed(error.to_string()).to_bytes() {
+        if let Ok(own) = Part::<()>::Failed(reason).to_bytes() {
             let _ = self.0.control.gather(call, &own);
         }
-        error
     }
 
     /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.

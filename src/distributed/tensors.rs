@@ -16,7 +16,7 @@ impl Group {
     /// another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
-        let flat = self.agree("sum", SHAPE, text(tensor), self.flat(tensor))?;
+        let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
         let Some(engine) = self.collectives(tensor.device())? else {
             return Ok(tensor.copy()?);
         };
@@ -56,7 +56,7 @@ impl Group {
     pub fn broadcast(&self, tensor: &Tensor, from: usize) -> Result<()> {
         let own = format!("{} from rank {from}", text(tensor));
         let what = "the tensor's shape or type, or the rank to copy from";
-        self.agree("broadcast", what, own, self.check_source(tensor, from))?;
+        self.same("broadcast", what, own, self.check_source(tensor, from))?;
         if let Some(engine) = self.collectives(tensor.device())? {
             let watch = self.watch("broadcast");
             engine.exchange(tensor, Operation::Broadcast { from }, &watch)?;
@@ -84,9 +84,8 @@ impl Group {
     }
 
     /// Fails on all ranks if one of them is not ready, or if their own descriptions differ.
-    fn agree<T>(&self, call: &str, what: &'static str, own: String, ready: Result<T>) -> Result<T> {
-        let ready = ready.map_err(|error| self.collect_none(call, error))?;
-        let all = self.collect_in(call, vec![own.clone()])?;
+    fn same<T>(&self, call: &str, what: &'static str, own: String, ready: Result<T>) -> Result<T> {
+        let (ready, all) = self.agree(call, ready, |_| own.clone())?;
         if all.iter().all(|theirs| *theirs == own) {
             return Ok(ready);
         }

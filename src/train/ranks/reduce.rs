@@ -120,7 +120,7 @@ impl Ranks {
         word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
         let progress = Arc::clone(&self.progress);
         let agree = || {
-            let agreed = self.agree(accumulator, &word, data);
+            let agreed = self.agree(accumulator, word, data);
             // No rank goes on to the exchange.
             agreed.inspect_err(|_| progress.is_over.store(true, Ordering::Relaxed))
         };
@@ -160,18 +160,19 @@ impl Ranks {
     fn agree<O: Commit>(
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
-        word: &Word,
+        own: Word,
         data: &Data,
     ) -> Result<Vec<Word>> {
         // From here on the others know.
         self.progress.has_spoken.store(true, Ordering::Relaxed);
-        let words = word.gather(&self.group, CALL)?;
-        check(&words, self.group.rank())?;
+        let is_compared = own.values.is_some();
+        let words = self.group.collect_in(CALL, vec![own])?;
+        check(&words)?;
         data.compare(&self.group, words.iter().map(|word| word.data))?;
         // Where some have loaded state, all compare in the next update.
         self.compares = words
             .iter()
-            .any(|theirs| theirs.values.is_some() != word.values.is_some());
+            .any(|word| word.values.is_some() != is_compared);
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
         if words.iter().any(|word| word.weight > 0.) {
             accumulator.slots.check_reached_if(is_filled)?;
@@ -201,7 +202,6 @@ impl Ranks {
         let updates = accumulator.updates;
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
         let word = Word {
-            failure: None,
             samples: window.samples,
             weight: window.loss.weight(),
             updates: accumulator.updates,
@@ -297,24 +297,14 @@ impl Ranks {
 
     /// Adds what each rank measured of its elements, in the order of ranks, so that all get the same bits.
     pub(in crate::train) fn sum(&self, own: f64) -> Result<f64> {
-        let own = own.to_le_bytes();
-        let all = self.group.control().gather("measure gradients", &own)?;
-        let all = all
-            .iter()
-            .filter_map(|bytes| bytes.as_slice().try_into().ok());
-        Ok(all.map(f64::from_le_bytes).sum())
+        let all = self.group.collect_in("measure gradients", vec![own])?;
+        Ok(all.iter().sum())
     }
 
     /// Puts the parts of an optimizer's state together on rank 0. If a rank has none, all fail.
     pub(in crate::train) fn merge(&self, own: Result<StateDict>) -> Result<StateDict> {
         let part = own.and_then(|own| Ok(own.to_bytes()?));
-        let part = match part {
-            Ok(part) => {
-                self.group.collect_in("state", vec![()])?;
-                part
-            }
-            Err(error) => return Err(self.group.collect_none("state", error)),
-        };
+        let (part, _) = self.group.agree("state", part, |_| ())?;
         let parts = self.group.control().gather_at_first("state", &part)?;
         let parts = parts.iter().map(|bytes| StateDict::from_bytes(bytes));
         let parts = parts.collect::<candle_core::Result<Vec<_>>>()?;

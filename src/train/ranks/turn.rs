@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::word::{CALL, Word};
+use super::word::CALL;
 use crate::distributed::Group;
 use crate::error::Error;
 
@@ -41,8 +41,7 @@ impl Turn {
         if self.progress.has_spoken.swap(true, Ordering::Relaxed) {
             return;
         }
-        // A group that has ended is this rank's next error. Its own matters more now.
-        let _ = Word::failed(reason).gather(&self.group, CALL);
+        self.group.refuse(CALL, reason);
     }
 }
 

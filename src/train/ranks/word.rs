@@ -1,18 +1,14 @@
 use serde::{Deserialize, Serialize};
 
-use crate::distributed::Group;
 use crate::error::{Error, GroupError, Result};
 use crate::train::exchange::Spent;
 
 /// The name of the call in which ranks meet.
 pub(super) const CALL: &str = "update";
 
-/// What a rank tells the others before an update.
+/// What a rank that can update tells the others before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Word {
-    /// Why this rank cannot update.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) failure: Option<String>,
     pub(super) samples: usize,
     pub(super) weight: f64,
     /// Number of updates so far.
@@ -26,7 +22,6 @@ pub(super) struct Word {
     /// Of the batches of loaders; `None` if they are another rank's.
     pub(super) data: Option<u32>,
     /// Of the values of all parameters, where they are compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) values: Option<u32>,
     /// What the samples took.
     pub(super) spent: Spent,
@@ -35,22 +30,6 @@ pub(super) struct Word {
 }
 
 impl Word {
-    pub(super) fn failed(reason: String) -> Self {
-        Self {
-            failure: Some(reason),
-            ..Self::default()
-        }
-    }
-
-    /// Gives all ranks the words of each.
-    pub(super) fn gather(&self, group: &Group, call: &'static str) -> Result<Vec<Self>> {
-        let bytes = serde_json::to_vec(self).map_err(candle_core::Error::wrap)?;
-        let all = group.control().gather(call, &bytes)?;
-        let words = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        let words = words.collect::<serde_json::Result<_>>();
-        Ok(words.map_err(candle_core::Error::wrap)?)
-    }
-
     pub(super) fn is_filled(&self, slot: usize) -> bool {
         let bits = self.filled.get(slot / 64);
         bits.is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
@@ -72,13 +51,7 @@ pub(super) fn bits(all: impl Iterator<Item = bool>) -> Vec<u64> {
 }
 
 /// Fails if the ranks cannot update together.
-pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
-    let failures = words.iter().enumerate();
-    let mut failures = failures.filter_map(|(rank, word)| Some((rank, word.failure.clone()?)));
-    if let Some((rank, reason)) = failures.find(|(failed, _)| *failed != rank) {
-        let call = CALL.to_owned();
-        return Err(GroupError::PeerFailed { rank, call, reason }.into());
-    }
+pub(super) fn check(words: &[Word]) -> Result<()> {
     let Some(first) = words.first() else {
         return Ok(());
     };
@@ -146,7 +119,7 @@ mod tests {
             (&[5, 7], Some(vec![1])),
             (&[1, 2, 3, 4], Some(vec![1, 2, 3])),
         ] {
-            let found = match check(&words(values), 0) {
+            let found = match check(&words(values)) {
                 Err(Error::Group(error)) => match *error {
                     GroupError::Diverged { ranks, .. } => Some(ranks),
                     _ => None,
