@@ -45,7 +45,6 @@ mod mpi;
 mod nccl;
 #[cfg(not(feature = "mpi"))]
 mod no_mpi;
-mod tensors;
 
 pub use builder::GroupBuilder;
 pub use collectives::{Collectives, Operation, Watch};

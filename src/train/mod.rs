@@ -14,7 +14,6 @@ mod exchange;
 mod exchanged;
 mod flat;
 mod loss;
-mod own_shard;
 mod positions;
 mod progress;
 #[cfg(feature = "distributed")]

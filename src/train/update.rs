@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use super::core::Core;
-use super::own_shard::OwnShard;
+use super::exchanged::OwnShard;
 use super::ranks::{Ranks, Turn};
 use super::report::StepReport;
 use crate::batch::{Engine, Event, EventKind, Measured, Processed, conclude};

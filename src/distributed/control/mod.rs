@@ -4,7 +4,6 @@
 //! once, also by ranks that wait for an engine ([`Control::check`]).
 
 mod frame;
-mod guest;
 mod inbox;
 mod link;
 mod rendezvous;

@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Control;
 use super::frame::{Frame, Refusal};
-use super::guest::{GUESTS, Guest, is_pending, send};
 use super::inbox::Deadline;
-use super::link::Link;
+use super::link::{GUESTS, Guest, Link, is_pending, send};
 use crate::error::{Error, GroupError, Result, invalid};
 
 /// The time between two attempts to connect.

@@ -9,10 +9,9 @@ mod data;
 mod reduce;
 mod shares;
 mod start;
-mod turn;
 mod word;
 
 pub(super) use data::Data;
 pub(super) use reduce::Ranks;
 pub(super) use start::join;
-pub(super) use turn::Turn;
+pub(super) use word::Turn;

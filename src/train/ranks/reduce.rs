@@ -7,8 +7,7 @@ use crc32fast::Hasher;
 
 use super::data::Data;
 use super::shares::Shares;
-use super::turn::{Progress, Turn};
-use super::word::{CALL, Word, bits, check};
+use super::word::{CALL, Progress, Turn, Word, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
