@@ -1,12 +1,10 @@
 //! No other ranks: the feature `distributed` is off. They cannot be made, so nothing of them is ever called.
 
-use std::time::Duration;
-
-use super::accumulator::GradientAccumulator;
 use super::core::Core;
-use super::exchange::{Exchange, Settings, Spent};
+use super::exchange::Settings;
 use super::positions::Positions;
-use crate::batch::{Engine, Measured, Origin};
+use super::report::StepReport;
+use crate::batch::{Engine, Origin, Processed};
 use crate::distributed::Group;
 use crate::error::{Error, Result};
 use crate::optim::{Commit, StateDict};
@@ -30,6 +28,16 @@ pub(super) fn join<O>(
     _: Settings,
 ) -> Result<Core<O>> {
     match *group {}
+}
+
+impl<O: Commit> Core<O> {
+    pub(super) fn apply_together(
+        &mut self,
+        engine: &Engine,
+        processed: &mut Processed<()>,
+    ) -> Result<StepReport> {
+        self.apply(engine, processed)
+    }
 }
 
 impl Data {
@@ -57,35 +65,7 @@ impl Ranks {
         match *self {}
     }
 
-    pub(super) fn end(&self) {
-        match *self {}
-    }
-
-    pub(super) fn fail(&self, _: &str) {
-        match *self {}
-    }
-
     pub(super) fn compare(&mut self) {
-        match *self {}
-    }
-
-    pub(super) fn exchange<O>(
-        &mut self,
-        _: &Engine,
-        _: &Measured<'_>,
-        _: &mut GradientAccumulator<O>,
-        _: Spent,
-        _: &Data,
-    ) -> Result<Exchange> {
-        match *self {}
-    }
-
-    pub(super) fn share<O>(
-        &mut self,
-        _: &Engine,
-        _: &Measured<'_>,
-        _: &GradientAccumulator<O>,
-    ) -> Result<Duration> {
         match *self {}
     }
 

@@ -79,7 +79,7 @@ impl Ranks {
     }
 
     /// Ends this rank's update, applied or not: a panic from here on concerns no other rank.
-    pub(in crate::train) fn end(&self) {
+    pub(super) fn end(&self) {
         self.progress.is_over.store(true, Ordering::Relaxed);
     }
 
@@ -89,13 +89,13 @@ impl Ranks {
     }
 
     /// Ends the group, because this rank could not apply an update that others have.
-    pub(in crate::train) fn fail(&self, reason: &str) {
+    pub(super) fn fail(&self, reason: &str) {
         self.group.control().fail(reason);
     }
 
     /// Replaces this rank's accumulated gradients by those of all ranks. After an error nothing has changed if all ranks have it; if the engine
     /// failed, the gradients are lost, and the group has ended.
-    pub(in crate::train) fn exchange<O: Commit>(
+    pub(super) fn exchange<O: Commit>(
         &mut self,
         engine: &Engine,
         memory: &Measured<'_>,
@@ -263,7 +263,7 @@ impl Ranks {
 
     /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss. Returns how long it
     /// took.
-    pub(in crate::train) fn share<O: Commit>(
+    pub(super) fn share<O: Commit>(
         &mut self,
         engine: &Engine,
         memory: &Measured<'_>,
