@@ -39,13 +39,6 @@ pub(in crate::train) struct Ranks {
     loss: Option<Tensor>,
 }
 
-/// What the ranks need to know before they update together.
-struct Agreement {
-    words: Vec<Word>,
-    /// Where the mean loss goes.
-    loss: Option<Tensor>,
-}
-
 impl Ranks {
     pub(super) fn new(
         group: &Group,
@@ -125,10 +118,8 @@ impl Ranks {
         };
         let words = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
-        let agreed = Agreement { words, loss };
-        let reduce = || self.reduce(accumulator, &agreed);
-        let reduced = engine.phase(Phase::Reduce, memory, reduce);
-        match reduced {
+        let reduce = || self.reduce(accumulator, &words, loss);
+        match engine.phase(Phase::Reduce, memory, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
@@ -138,10 +129,10 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         if let Some(shares) = &mut self.shares {
-            shares.observe(agreed.words.iter().map(|word| word.spent));
+            shares.observe(words.iter().map(|word| word.spent));
         }
         self.since = Instant::now();
-        let works = agreed.words.iter().map(|word| RankWork {
+        let works = words.iter().map(|word| RankWork {
             samples: word.samples,
             weight: word.weight,
             computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
@@ -215,13 +206,13 @@ impl Ranks {
         Ok((word, loss))
     }
 
-    /// Returns the place of the mean loss if it is still to be filled.
+    /// Sums the gradients, and the losses if `loss` is a place for their mean. Returns the place if it is still to be filled.
     fn reduce<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
-        agreed: &Agreement,
+        words: &[Word],
+        loss: Option<Tensor>,
     ) -> Result<Option<Tensor>> {
-        let Agreement { words, loss } = agreed;
         let total: f64 = words.iter().map(|word| word.weight).sum();
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
@@ -251,7 +242,7 @@ impl Ranks {
         let mean = StepLoss::mean(loss.clone(), total);
         if self.is_sharded {
             accumulator.window.loss = mean;
-            return Ok(Some(loss.clone()));
+            return Ok(Some(loss));
         }
         slots.take_statistics()?;
         if let Some(sum) = flat.loss() {
