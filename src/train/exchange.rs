@@ -14,7 +14,7 @@ pub struct Exchange {
     pub rank: usize,
     /// What each rank did, in their order.
     pub ranks: Vec<RankWork>,
-    /// How long this rank waited for the words of all others.
+    /// How long this rank waited for the status messages of all others.
     pub waited: Duration,
     /// How long the ranks took to add their gradients.
     pub reduced: Duration,

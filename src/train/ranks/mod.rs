@@ -9,12 +9,12 @@ mod data;
 mod reduce;
 mod shares;
 mod start;
-mod word;
+mod status;
 
 pub(super) use data::Data;
 pub(super) use reduce::Ranks;
 pub(super) use start::join;
-pub(super) use word::Turn;
+pub(super) use status::Turn;
 
 use std::time::Instant;
 

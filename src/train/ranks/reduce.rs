@@ -7,7 +7,7 @@ use crc32fast::Hasher;
 
 use super::data::Data;
 use super::shares::Shares;
-use super::word::{CALL, Progress, Turn, Word, bits, check};
+use super::status::{CALL, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -98,7 +98,7 @@ impl Ranks {
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
-        let (mut word, loss) = match prepared {
+        let (mut status, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
                 tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
                 recover(&accumulator.device())?;
@@ -107,18 +107,18 @@ impl Ranks {
             prepared => prepared?,
         };
         let began = Instant::now();
-        word.spent = spent;
-        word.data = data.checksum(&self.group)?;
-        word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
+        status.spent = spent;
+        status.data = data.checksum(&self.group)?;
+        status.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
         let progress = Arc::clone(&self.progress);
         let agree = || {
-            let agreed = self.agree(accumulator, word, data);
+            let agreed = self.agree(accumulator, status, data);
             // No rank goes on to the exchange.
             agreed.inspect_err(|_| progress.is_over.store(true, Ordering::Relaxed))
         };
-        let words = engine.phase(Phase::Wait, memory, agree)?;
+        let statuses = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
-        let reduce = || self.reduce(accumulator, &words, loss);
+        let reduce = || self.reduce(accumulator, &statuses, loss);
         match engine.phase(Phase::Reduce, memory, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
@@ -129,14 +129,14 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         if let Some(shares) = &mut self.shares {
-            shares.observe(words.iter().map(|word| word.spent));
+            shares.observe(statuses.iter().map(|status| status.spent));
         }
         self.since = Instant::now();
-        let works = words.iter().map(|word| RankWork {
-            samples: word.samples,
-            weight: word.weight,
-            computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
-            elapsed: Duration::try_from_secs_f64(word.elapsed).unwrap_or_default(),
+        let works = statuses.iter().map(|status| RankWork {
+            samples: status.samples,
+            weight: status.weight,
+            computed: Duration::try_from_secs_f64(status.spent.seconds).unwrap_or_default(),
+            elapsed: Duration::try_from_secs_f64(status.elapsed).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
@@ -146,35 +146,35 @@ impl Ranks {
         })
     }
 
-    /// Waits for the words of all ranks, and checks that they can update together.
+    /// Waits for the status messages of all ranks, and checks that they can update together.
     fn agree<O: Commit>(
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
-        own: Word,
+        own: Status,
         data: &Data,
-    ) -> Result<Vec<Word>> {
+    ) -> Result<Vec<Status>> {
         // From here on the others know.
         self.progress.has_spoken.store(true, Ordering::Relaxed);
         let is_compared = own.values.is_some();
-        let words = self.group.collect_in(CALL, vec![own])?;
-        check(&words)?;
-        data.compare(&self.group, words.iter().map(|word| word.data))?;
+        let statuses = self.group.collect_in(CALL, vec![own])?;
+        check(&statuses)?;
+        data.compare(&self.group, statuses.iter().map(|status| status.data))?;
         // Where some have loaded state, all compare in the next update.
-        self.compares = words
+        self.compares = statuses
             .iter()
-            .any(|word| word.values.is_some() != is_compared);
-        let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
-        if words.iter().any(|word| word.weight > 0.) {
+            .any(|status| status.values.is_some() != is_compared);
+        let is_filled = |slot| statuses.iter().any(|status| status.is_filled(slot));
+        if statuses.iter().any(|status| status.weight > 0.) {
             accumulator.slots.check_reached_if(is_filled)?;
         }
-        Ok(words)
+        Ok(statuses)
     }
 
-    /// Does all that can run out of memory, and returns this rank's word and the place of the mean loss.
+    /// Does all that can run out of memory, and returns this rank's status message and the place of the mean loss.
     fn prepare<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
-    ) -> Result<(Word, Option<Tensor>)> {
+    ) -> Result<(Status, Option<Tensor>)> {
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         if window.loss.weight() <= 0. {
@@ -191,7 +191,7 @@ impl Ranks {
         // Also after the first update, where most of what differs between ranks shows.
         let updates = accumulator.updates;
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
-        let word = Word {
+        let status = Status {
             samples: window.samples,
             weight: window.loss.weight(),
             updates: accumulator.updates,
@@ -203,23 +203,23 @@ impl Ranks {
             spent: Spent::default(),
             elapsed: 0.,
         };
-        Ok((word, loss))
+        Ok((status, loss))
     }
 
     /// Sums the gradients, and the losses if `loss` is a place for their mean. Returns the place if it is still to be filled.
     fn reduce<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
-        words: &[Word],
+        statuses: &[Status],
         loss: Option<Tensor>,
     ) -> Result<Option<Tensor>> {
-        let total: f64 = words.iter().map(|word| word.weight).sum();
+        let total: f64 = statuses.iter().map(|status| status.weight).sum();
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
         if total <= 0. {
             return Ok(None);
         }
-        slots.complete(|slot| words.iter().any(|word| word.is_filled(slot)))?;
+        slots.complete(|slot| statuses.iter().any(|status| status.is_filled(slot)))?;
         let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
             return Ok(None);
         };

@@ -24,7 +24,7 @@ pub(in crate::train) fn join<O: Commit>(
     if group.size() == 1 {
         return core;
     }
-    // Each parameter and each option, in words.
+    // Each parameter and each option, as text.
     let plan = |core: &Core<O>| {
         let model = model(core);
         let model = model.iter().map(|Parameter { name, var, .. }| {

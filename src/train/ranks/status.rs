@@ -12,7 +12,7 @@ pub(super) const CALL: &str = "update";
 
 /// What a rank that can update tells the others before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Word {
+pub(super) struct Status {
     pub(super) samples: usize,
     pub(super) weight: f64,
     /// Number of updates so far.
@@ -33,7 +33,7 @@ pub(super) struct Word {
     pub(super) elapsed: f64,
 }
 
-impl Word {
+impl Status {
     pub(super) fn is_filled(&self, slot: usize) -> bool {
         let bits = self.filled.get(slot / 64);
         bits.is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
@@ -55,23 +55,23 @@ pub(super) fn bits(all: impl Iterator<Item = bool>) -> Vec<u64> {
 }
 
 /// Fails if the ranks cannot update together.
-pub(super) fn check(words: &[Word]) -> Result<()> {
-    let Some(first) = words.first() else {
+pub(super) fn check(statuses: &[Status]) -> Result<()> {
+    let Some(first) = statuses.first() else {
         return Ok(());
     };
-    let others = || words.iter().enumerate().skip(1);
-    let counts = others().filter(|(_, word)| word.updates != first.updates);
-    let counts = counts.map(|(rank, word)| {
+    let others = || statuses.iter().enumerate().skip(1);
+    let counts = others().filter(|(_, status)| status.updates != first.updates);
+    let counts = counts.map(|(rank, status)| {
         format!(
             "rank {rank} has made {} updates, rank 0 {}",
-            word.updates, first.updates
+            status.updates, first.updates
         )
     });
-    let trained = others().filter(|(_, word)| word.trained != first.trained);
+    let trained = others().filter(|(_, status)| status.trained != first.trained);
     let trained = trained.map(|(rank, _)| {
         format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks")
     });
-    let awaited = others().filter(|(_, word)| word.awaited != first.awaited);
+    let awaited = others().filter(|(_, status)| status.awaited != first.awaited);
     let awaited = awaited.map(|(rank, _)| {
         format!("rank {rank} awaits other parameters' first gradients than rank 0: load the same state on all ranks")
     });
@@ -79,25 +79,30 @@ pub(super) fn check(words: &[Word]) -> Result<()> {
     if !differences.is_empty() {
         return Err(GroupError::different("what they train", differences).into());
     }
-    diverged(words, first.updates).map_or(Ok(()), Err)
+    diverged(statuses, first.updates).map_or(Ok(()), Err)
 }
 
 /// The ranks whose parameters are not those of the majority.
-fn diverged(words: &[Word], updates: u64) -> Option<Error> {
+fn diverged(statuses: &[Status], updates: u64) -> Option<Error> {
     // Where some ranks have just loaded state, all compare in the next update.
-    if words.iter().any(|word| word.values.is_none()) {
+    if statuses.iter().any(|status| status.values.is_none()) {
         return None;
     }
-    let count = |values: &Option<u32>| words.iter().filter(|word| word.values == *values).count();
-    let first = words.first()?.values;
+    let count = |values: &Option<u32>| {
+        statuses
+            .iter()
+            .filter(|status| status.values == *values)
+            .count()
+    };
+    let first = statuses.first()?.values;
     // In a tie rank 0's.
-    let most = words.iter().map(|word| word.values);
+    let most = statuses.iter().map(|status| status.values);
     let right = most.fold(first, |best, values| match count(&values) > count(&best) {
         true => values,
         false => best,
     });
-    let ranks = words.iter().enumerate();
-    let ranks = ranks.filter(|(_, word)| word.values != right);
+    let ranks = statuses.iter().enumerate();
+    let ranks = ranks.filter(|(_, status)| status.values != right);
     let ranks: Vec<_> = ranks.map(|(rank, _)| rank).collect();
     (!ranks.is_empty()).then(|| GroupError::Diverged { ranks, updates }.into())
 }
@@ -160,12 +165,12 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    fn words(values: &[u32]) -> Vec<Word> {
-        let word = |values| Word {
+    fn statuses(values: &[u32]) -> Vec<Status> {
+        let status = |values| Status {
             values: Some(values),
-            ..Word::default()
+            ..Status::default()
         };
-        values.iter().copied().map(word).collect()
+        values.iter().copied().map(status).collect()
     }
 
     #[test]
@@ -177,7 +182,7 @@ mod tests {
             (&[5, 7], Some(vec![1])),
             (&[1, 2, 3, 4], Some(vec![1, 2, 3])),
         ] {
-            let found = match check(&words(values)) {
+            let found = match check(&statuses(values)) {
                 Err(Error::Group(error)) => match *error {
                     GroupError::Diverged { ranks, .. } => Some(ranks),
                     _ => None,
@@ -191,11 +196,11 @@ mod tests {
     #[test]
     fn bits_of_many_slots() {
         let is_set = |slot: usize| slot % 3 == 1;
-        let word = Word {
+        let status = Status {
             filled: bits((0..200).map(is_set)),
-            ..Word::default()
+            ..Status::default()
         };
-        assert!((0..200).all(|slot| word.is_filled(slot) == is_set(slot)));
-        assert!(!word.is_filled(10_000));
+        assert!((0..200).all(|slot| status.is_filled(slot) == is_set(slot)));
+        assert!(!status.is_filled(10_000));
     }
 }
