@@ -120,7 +120,7 @@ impl Group {
     /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
     ///
     /// # Errors
-    /// [`GroupError`]: a lost rank, or one that called something else.
+    /// [`GroupError`] for a lost rank; a rank that called something else ([`is_group`](Error::is_group)).
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.0.control.gather("gather", bytes)
     }
@@ -265,8 +265,8 @@ impl Group {
     /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
     ///
     /// # Errors
-    /// [`GroupError`]: the ranks' tensors differ, a rank is lost or fails, or there is no engine for the device. Errors from candle, which a tensor of
-    /// another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
+    /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
+    /// ([`is_group`](Error::is_group)). Errors from candle, which a tensor of another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
