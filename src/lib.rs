@@ -63,13 +63,14 @@
 //!
 //! # Features
 //!
-//! The default build runs on the CPU. `default-features = false` leaves errors, memory, batches, optimizers, trainers, ranks and the checker.
+//! The default build runs on the CPU. `default-features = false` leaves errors, memory, batches, optimizers, trainers and the checker.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `avx512` (default) | matrix products on the CPU, candle's too and in the whole program, use AVX-512 where the processor has it; with `nn` |
 //! | `checkpoint` (default) | [`checkpoint`]: a run saved at intervals and resumed |
 //! | `data` (default) | [`data`]: datasets and loaders |
+//! | `distributed` (default) | [`distributed`]: several GPUs and machines train one model |
 //! | `nn` (default) | [`nn`]: layers with a backward pass, recomputation, audits of gradients |
 //! | `parquet` | [`data`]: Parquet files as datasets |
 //! | `image` | [`data`]: folders of images as datasets |
@@ -85,7 +86,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // The build with everything on is checked for both.
 #![cfg_attr(
-    not(all(feature = "checkpoint", feature = "data", feature = "nn")),
+    not(all(
+        feature = "checkpoint",
+        feature = "data",
+        feature = "distributed",
+        feature = "nn"
+    )),
     allow(
         dead_code,
         unused_imports,
@@ -100,13 +106,18 @@ pub mod batch;
 pub mod checkpoint;
 #[cfg(feature = "data")]
 pub mod data;
+#[cfg(feature = "distributed")]
 pub mod distributed;
+#[cfg(not(feature = "distributed"))]
+#[path = "distributed/alone.rs"]
+mod distributed;
 mod elements;
 pub mod environment;
 pub mod error;
 mod files;
 #[cfg(any(feature = "checkpoint", feature = "data"))]
 mod fixed_file;
+mod host;
 pub mod incident;
 #[cfg(feature = "layers")]
 pub mod layers;

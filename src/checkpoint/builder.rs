@@ -93,6 +93,7 @@ impl CheckpointsBuilder {
     }
 
     /// Makes this the checkpoints of a run on several ranks: rank 0 writes, and all make the same calls. See the [module](super#several-ranks).
+    #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.group = Some(group.clone());
         self

@@ -17,7 +17,7 @@ pub(super) struct Name {
 /// number, so it is a random one.
 pub(super) static WRITER: LazyLock<String> = LazyLock::new(|| {
     let boot = fs::read("/proc/sys/kernel/random/boot_id");
-    let host = crc32fast::hash(&boot.unwrap_or_else(|_| crate::distributed::host::name().into()));
+    let host = crc32fast::hash(&boot.unwrap_or_else(|_| crate::host::name().into()));
     let process = RandomState::new().hash_one(()) as u32;
     format!("{host:08x}-{process:08x}")
 });

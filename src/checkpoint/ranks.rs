@@ -57,18 +57,12 @@ impl Ranks {
         done: Result<T>,
         word: impl FnOnce(&T) -> W,
     ) -> Result<(T, Vec<W>)> {
-        let Some(group) = &self.group else {
-            return done.map(|done| {
+        match &self.group {
+            Some(group) => group.agree(call, done, word),
+            None => done.map(|done| {
                 let words = vec![word(&done)];
                 (done, words)
-            });
-        };
-        match done {
-            Ok(done) => {
-                let words = group.collect_in(call, vec![word(&done)])?;
-                Ok((done, words))
-            }
-            Err(error) => Err(group.collect_none(call, error)),
+            }),
         }
     }
 }

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use super::control::{Control, Deadline, Meeting};
 use super::group::{Group, Inner};
-use super::host;
 use super::launch::{Launch, Variables};
 use super::mpi::Mpi;
-use crate::error::{GroupError, Result};
+use crate::error::{Result, invalid};
+use crate::host;
 
 /// As long as PyTorch waits for NCCL.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -87,10 +87,10 @@ impl GroupBuilder {
     /// in time, this call fails and the thread stays behind: return the error from `main` or exit, since the process cannot open a group any more.
     ///
     /// # Errors
-    /// - [`GroupError::Environment`] quotes variables that are incomplete, wrong or contradict each other;
-    /// - [`GroupError::Missing`] names the ranks that did not join within the timeout, on every rank that did;
-    /// - [`GroupError::Rendezvous`] if rank 0 cannot be reached or refuses this rank, for example because another has its number;
-    /// - [`GroupError::Engine`] if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on several machines: then it says
+    /// - variables that are incomplete, wrong or contradict each other, which the error quotes ([`is_group`](crate::Error::is_group));
+    /// - rank 0 cannot be reached or refuses this rank, for example because another has its number (`is_group`);
+    /// - [`GroupError::Missing`](crate::error::GroupError::Missing) names the ranks that did not join within the timeout, on every rank that did;
+    /// - [`GroupError::Engine`](crate::error::GroupError::Engine) if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on several machines: then it says
     ///   which ones wait on this machine.
     pub fn open(self) -> Result<Group> {
         let is_own = self.variables.is_none();
@@ -108,11 +108,11 @@ impl GroupBuilder {
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
             (None, None) => {
                 let (rank, size) = (launch.rank, launch.size);
-                let problem = format!(
+                return Err(invalid!(
+                    Group,
                     "this is rank {rank} of {size} that MPI's launcher started, and nothing says where they meet: {}, or set MASTER_ADDR and MASTER_PORT",
                     Mpi::absent()
-                );
-                return Err(GroupError::Environment(problem).into());
+                ));
             }
         };
         // Machines may have one name, and the containers of one machine may each see another GPU as the first.
@@ -167,9 +167,10 @@ fn check_agreement(launch: &Launch, control: &Control) -> Result<()> {
         1 => ": the program is linked with another MPI than the launcher's",
         _ => "",
     };
-    Err(GroupError::Environment(format!(
+    Err(invalid!(
+        Group,
         "the launcher's variables say rank {} of {}, MPI says rank {rank} of {size}{hint}",
-        launch.rank, launch.size
+        launch.rank,
+        launch.size
     ))
-    .into())
 }

@@ -9,9 +9,7 @@ use super::control::Control;
 use super::mpi::Mpi;
 #[cfg(feature = "cuda")]
 use super::nccl;
-#[cfg(feature = "cuda")]
-use crate::error::Error;
-use crate::error::{GroupError, Result};
+use crate::error::{GroupError, Result, invalid};
 
 /// Opens the engine for a device, the same on all ranks.
 pub(super) fn open(
@@ -40,12 +38,9 @@ pub(super) fn open(
     if let Device::Cuda(_) = device {
         // All ranks have NCCL, or none.
         #[cfg(feature = "cuda")]
-        match nccl::open(device, control, &Watch::new(control, "open NCCL")) {
-            Err(Error::Group(error)) => match *error {
-                GroupError::NoEngine { reason: absent, .. } => reason = absent,
-                other => return Err(other.into()),
-            },
-            engine => return engine,
+        match nccl::open(device, control, &Watch::new(control, "open NCCL"))? {
+            Ok(engine) => return Ok(engine),
+            Err(absent) => reason = absent,
         }
         #[cfg(not(feature = "cuda"))]
         {
@@ -57,11 +52,10 @@ pub(super) fn open(
     }
     match mpi {
         Some(mpi) => Ok(mpi.collectives(device, control)),
-        None => Err(GroupError::NoEngine {
-            device: name.to_owned(),
-            size: control.size(),
-            reason,
-        }
-        .into()),
+        None => Err(invalid!(
+            Group,
+            "no engine can exchange tensors on {name} between {} ranks: {reason}",
+            control.size()
+        )),
     }
 }

@@ -2,17 +2,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, DeviceLocation};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
 use ciborium::{de, ser};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::collectives::{Collectives, Watch};
+use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};
 use super::engines;
 use super::mpi::Mpi;
 use crate::error::{Error, GroupError, Result};
+
+const SHAPE: &str = "the tensor's shape or type";
 
 /// The processes, called ranks, that train one model together, one for each GPU. A clone is the same group.
 ///
@@ -118,7 +120,7 @@ impl Group {
     /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
     ///
     /// # Errors
-    /// [`GroupError`]: a lost rank, or one that called something else.
+    /// [`GroupError`] for a lost rank; a rank that called something else ([`is_group`](Error::is_group)).
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.0.control.gather("gather", bytes)
     }
@@ -162,6 +164,22 @@ impl Group {
         }
     }
 
+    /// Gives all ranks what each says of its work, in a call of this name. If one has failed, all fail.
+    pub(crate) fn agree<T, S: Serialize + DeserializeOwned>(
+        &self,
+        call: &str,
+        done: Result<T>,
+        say: impl FnOnce(&T) -> S,
+    ) -> Result<(T, Vec<S>)> {
+        match done {
+            Ok(done) => {
+                let all = self.collect_in(call, vec![say(&done)])?;
+                Ok((done, all))
+            }
+            Err(error) => Err(self.collect_none(call, error)),
+        }
+    }
+
     /// As [`collect`](Self::collect), in a call of this name.
     pub(crate) fn collect_in<T: Serialize + DeserializeOwned>(
         &self,
@@ -192,17 +210,22 @@ impl Group {
 
     /// Tells the ranks that collect results why this one has none. Returns the error.
     pub(crate) fn collect_none(&self, call: &str, error: Error) -> Error {
+        self.refuse(call, error.to_string());
+        error
+    }
+
+    /// Tells the ranks that collect results that this one has none for this reason.
+    pub(crate) fn refuse(&self, call: &str, reason: String) {
         // A group that has ended is the next call's error. This rank's own matters more now.
-        if let Ok(own) = Part::<()>::Failed(error.to_string()).to_bytes() {
+        if let Ok(own) = Part::<()>::Failed(reason).to_bytes() {
             let _ = self.0.control.gather(call, &own);
         }
-        error
     }
 
     /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.
     ///
     /// # Errors
-    /// [`GroupError::NoEngine`] if some rank has none, and the engine's own errors.
+    /// Some rank has none ([`is_group`](Error::is_group)), and the engine's own errors.
     pub(crate) fn collectives(&self, device: &Device) -> Result<Option<Arc<dyn Collectives>>> {
         if self.size() == 1 {
             return Ok(None);
@@ -233,6 +256,101 @@ impl Group {
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.0.control
     }
+}
+
+/// Tensors of a program's own.
+impl Group {
+    /// Returns the sum of the ranks' tensors, which all have one shape and type: f64, f32, or f16 and bf16, which are added in f32.
+    ///
+    /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
+    ///
+    /// # Errors
+    /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
+    /// ([`is_group`](Error::is_group)). Errors from candle, which a tensor of another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
+    pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
+        // Before the ranks compare, so that one without room for the copy tells the others.
+        let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
+        let Some(engine) = self.collectives(tensor.device())? else {
+            return Ok(tensor.copy()?);
+        };
+        let watch = self.watch("sum");
+        engine.exchange(&flat, Operation::AllReduce { factor: 1. }, &watch)?;
+        engine.finish(&watch)?;
+        let sum = flat
+            .narrow(0, 0, tensor.elem_count())?
+            .reshape(tensor.shape())?;
+        Ok(sum.to_dtype(tensor.dtype())?)
+    }
+
+    /// Copies a tensor to a type that engines add, with zeros at the end so that each rank has a piece of one length.
+    fn flat(&self, tensor: &Tensor) -> Result<Tensor> {
+        let dtype = match tensor.dtype() {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype @ (DType::F32 | DType::F64) => dtype,
+            other => {
+                let problem = format!(
+                    "a sum over ranks of type {other:?} is not possible: convert the tensor to F32 or F64"
+                );
+                return Err(candle_core::Error::Msg(problem).into());
+            }
+        };
+        let len = tensor.elem_count();
+        let padding = len.next_multiple_of(self.size()) - len;
+        let flat = tensor.to_dtype(dtype)?.flatten_all()?;
+        Ok(flat.pad_with_zeros(0, 0, padding)?.copy()?)
+    }
+
+    /// Replaces the values of this tensor by rank `from`'s, on all ranks. It is contiguous, such as a [`Var`](candle_core::Var), and has one shape and
+    /// type on all ranks, which give the same `from`.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a
+    /// tensor that is not contiguous or of a type without operations.
+    pub fn broadcast(&self, tensor: &Tensor, from: usize) -> Result<()> {
+        let own = format!("{} from rank {from}", text(tensor));
+        let what = "the tensor's shape or type, or the rank to copy from";
+        self.same("broadcast", what, own, self.check_source(tensor, from))?;
+        if let Some(engine) = self.collectives(tensor.device())? {
+            let watch = self.watch("broadcast");
+            engine.exchange(tensor, Operation::Broadcast { from }, &watch)?;
+            engine.finish(&watch)?;
+        }
+        Ok(())
+    }
+
+    fn check_source(&self, tensor: &Tensor, from: usize) -> Result<()> {
+        let size = self.size();
+        let dtype = tensor.dtype();
+        let is_stored_only = matches!(
+            dtype,
+            DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0
+        );
+        let problem = match from < size {
+            true if is_stored_only => {
+                format!("a tensor of type {dtype:?}, which is only stored, cannot be copied")
+            }
+            true if tensor.is_contiguous() => return Ok(()),
+            true => "a tensor to copy into has to be contiguous: call `contiguous()`".to_owned(),
+            false => format!("there is no rank {from} to copy from in a group of {size}"),
+        };
+        Err(candle_core::Error::Msg(problem).into())
+    }
+
+    /// Fails on all ranks if one of them is not ready, or if their own descriptions differ.
+    fn same<T>(&self, call: &str, what: &'static str, own: String, ready: Result<T>) -> Result<T> {
+        let (ready, all) = self.agree(call, ready, |_| own.clone())?;
+        if all.iter().all(|theirs| *theirs == own) {
+            return Ok(ready);
+        }
+        let all = all.iter().enumerate();
+        let differences = all.map(|(rank, text)| format!("rank {rank} has {text}"));
+        let differences = differences.collect();
+        Err(GroupError::Different { what, differences }.into())
+    }
+}
+
+fn text(tensor: &Tensor) -> String {
+    format!("{:?} {:?}", tensor.dims(), tensor.dtype())
 }
 
 /// Another rank's error.

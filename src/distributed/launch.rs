@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Result, invalid};
 
 /// Which process of a job this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +52,12 @@ impl Launch {
         if let (Some(a), Some(b)) = (&mpi, &torchrun)
             && (a.rank, a.size) != (b.rank, b.size)
         {
-            return Err(wrong(format!(
+            return Err(invalid!(
+                Group,
                 "the launchers contradict each other: {}, but {}; start the program by one of them, or unset the other's variables",
-                a.text, b.text
-            )));
+                a.text,
+                b.text
+            ));
         }
         let address = variables.address()?;
         let secret = variables.text("HEADROOM_SECRET").unwrap_or_default();
@@ -88,10 +90,11 @@ impl Launch {
                 address => address,
             };
             if address.is_none() && !has_mpi && ranks.size > 1 {
-                return Err(wrong(format!(
+                return Err(invalid!(
+                    Group,
                     "{}, but MASTER_ADDR and MASTER_PORT are not set: set them to a name or address of rank 0's machine and a free port there",
                     ranks.text
-                )));
+                ));
             }
             (ranks, torchrun_job.unwrap_or_default(), address)
         } else if let Some(ranks) = variables.ranks(SLURM)? {
@@ -158,7 +161,7 @@ impl Variables {
         };
         let number = text.trim().parse();
         let number =
-            number.map_err(|_| wrong(format!("{name}={text} is no whole number from 0")))?;
+            number.map_err(|_| invalid!(Group, "{name}={text} is no whole number from 0"))?;
         Ok(Some(number))
     }
 
@@ -171,29 +174,33 @@ impl Variables {
             // So has the script of a job, for which it is 0.
             (Some(_), None) if rank_name.starts_with("SLURM") => return Ok(None),
             (Some(rank), None) => {
-                return Err(wrong(format!(
+                return Err(invalid!(
+                    Group,
                     "{rank_name}={rank} is set without {size_name}, the number of ranks"
-                )));
+                ));
             }
             // Set for a whole job, such as by a shell, where no launcher has started this process.
             (None, Some(_)) if size_name.starts_with("SLURM") => return Ok(None),
             (None, Some(size)) => {
-                return Err(wrong(format!(
+                return Err(invalid!(
+                    Group,
                     "{size_name}={size} is set without {rank_name}, the number of this process"
-                )));
+                ));
             }
         };
         let text = format!("{rank_name}={rank}, {size_name}={size}");
         if rank >= size {
-            return Err(wrong(format!(
+            return Err(invalid!(
+                Group,
                 "{text}: ranks are counted from 0, so the rank has to be less than the number of ranks"
-            )));
+            ));
         }
         let local_rank = self.number(local_name)?;
         if let Some(local) = local_rank.filter(|local| *local >= size) {
-            return Err(wrong(format!(
+            return Err(invalid!(
+                Group,
                 "{text}, {local_name}={local}: a machine cannot have more ranks than the job"
-            )));
+            ));
         }
         Ok(Some(Ranks {
             rank,
@@ -210,18 +217,21 @@ impl Variables {
             (None, None) => Ok(None),
             (Some(host), Some(port)) => match u16::try_from(port) {
                 Ok(port) if port > 0 => Ok(Some((host, port))),
-                _ => Err(wrong(format!(
+                _ => Err(invalid!(
+                    Group,
                     "MASTER_PORT={port} is no port: choose one from 1024 to 65535"
-                ))),
+                )),
             },
-            (Some(host), None) => Err(wrong(format!(
+            (Some(host), None) => Err(invalid!(
+                Group,
                 "MASTER_ADDR={host} is set without MASTER_PORT, a free port on that machine"
-            ))),
+            )),
             // Some shells set a port for all jobs; Slurm's jobs have an address of their own.
             (None, Some(_)) if self.is_set("SLURM_STEP_NUM_TASKS") => Ok(None),
-            (None, Some(port)) => Err(wrong(format!(
+            (None, Some(port)) => Err(invalid!(
+                Group,
                 "MASTER_PORT={port} is set without MASTER_ADDR, a name or address of rank 0's machine"
-            ))),
+            )),
         }
     }
 }
@@ -230,10 +240,6 @@ impl FromIterator<(String, String)> for Variables {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         Self(pairs.into_iter().collect())
     }
-}
-
-fn wrong(problem: String) -> Error {
-    GroupError::Environment(problem).into()
 }
 
 /// Ports for jobs that name none, below those that Linux gives to outgoing connections.
@@ -253,9 +259,10 @@ fn slurm_address(variables: &Variables) -> Result<Option<(String, u16)>> {
         return Ok(None);
     };
     let host = first_host(&list).ok_or_else(|| {
-        wrong(format!(
+        invalid!(
+            Group,
             "{name}={list} is not understood: set MASTER_ADDR and MASTER_PORT to a name or address of rank 0's machine and a free port there"
-        ))
+        )
     })?;
     let number = |name| {
         let text = variables.text(name).unwrap_or_default();

@@ -38,7 +38,6 @@ mod collectives;
 mod control;
 mod engines;
 mod group;
-pub(crate) mod host;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -46,7 +45,6 @@ mod mpi;
 mod nccl;
 #[cfg(not(feature = "mpi"))]
 mod no_mpi;
-mod tensors;
 
 pub use builder::GroupBuilder;
 pub use collectives::{Collectives, Operation, Watch};

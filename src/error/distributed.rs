@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
-/// A group of ranks cannot be formed, or cannot go on.
+/// A group of ranks cannot be formed, or cannot go on, in a way that a program can act upon. [`Error::is_group`](super::Error::is_group) has
+/// the others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// The launcher's variables are incomplete, wrong, or contradict each other.
-    #[error("{0}")]
-    Environment(String),
-    /// Rank 0 cannot be reached, does not accept this rank, or cannot accept the others itself.
-    #[error("rank {rank} cannot {} at {address}: {reason}", join_text(*.rank))]
-    #[non_exhaustive]
-    Rendezvous {
-        /// This rank.
-        rank: usize,
-        /// Where rank 0 was expected.
-        address: String,
-        /// Why not.
-        reason: String,
-    },
     /// Ranks have not joined in time.
     #[error(
         "{} did not join within {waited:?}: check that each of the {size} ranks was started, with the same address of rank 0",
@@ -56,13 +43,6 @@ pub enum GroupError {
         /// How it was noticed.
         reason: String,
     },
-    /// Ranks called different methods. Nothing was done.
-    #[error("the ranks called different methods: {}; each rank has to make the same calls in the same order", calls_text(.calls))]
-    #[non_exhaustive]
-    DifferentCalls {
-        /// What each rank called.
-        calls: Vec<String>,
-    },
     /// Models, options or the data of an update differ between the ranks.
     #[error("the ranks differ in {what}: {}", .differences.join("; "))]
     #[non_exhaustive]
@@ -90,18 +70,7 @@ pub enum GroupError {
         "the group of ranks has failed before ({0}): continue from a checkpoint in a new process"
     )]
     Broken(String),
-    /// No engine can exchange what lies on this device.
-    #[error("no engine can exchange tensors on {device} between {size} ranks: {reason}")]
-    #[non_exhaustive]
-    NoEngine {
-        /// The device.
-        device: String,
-        /// The size of the group.
-        size: usize,
-        /// Why not, and what helps.
-        reason: String,
-    },
-    /// The engine failed.
+    /// The engine failed. The group cannot be used any more.
     #[error("{engine} failed in {operation}: {reason}")]
     #[non_exhaustive]
     Engine {
@@ -147,19 +116,4 @@ fn ranks_text(ranks: &[usize]) -> String {
         [only] => format!("rank {only}"),
         [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
     }
-}
-
-fn join_text(rank: usize) -> &'static str {
-    match rank {
-        0 => "let the other ranks join",
-        _ => "join rank 0",
-    }
-}
-
-fn calls_text(calls: &[String]) -> String {
-    let named = calls.iter().enumerate();
-    let named: Vec<_> = named
-        .map(|(rank, call)| format!("rank {rank} `{call}`"))
-        .collect();
-    named.join(", ")
 }

@@ -63,7 +63,8 @@ subjects! {
     /// Whether a setting of checkpoints, or a name or value to save, cannot be used. [`CheckpointError`](super::CheckpointError) has the
     /// cases to act upon.
     Checkpoint: is_checkpoint,
-    /// Whether a group of ranks cannot use its settings. [`GroupError`](super::GroupError) has the cases to act upon.
+    /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
+    /// cases to act upon.
     Group: is_group,
     /// Whether saved state does not match the optimizer.
     State: is_state,

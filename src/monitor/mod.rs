@@ -184,6 +184,7 @@ impl MonitorBuilder {
     /// Marks the sources with this process's rank, so that files, metrics and incidents of all ranks can be put together. It changes nothing
     /// in a group of one. Each rank needs files of its own, and on one machine the ranks sample the same GPUs: one monitor on each machine,
     /// where [`local_rank`](Group::local_rank) is 0, may be enough.
+    #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.rank = group.rank_of_several();
         self

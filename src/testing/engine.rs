@@ -9,7 +9,7 @@ use crate::error::Result;
 /// together.
 ///
 /// # Errors
-/// [`GroupError`](crate::error::GroupError): no engine on some rank, or the engine's own error.
+/// No engine on some rank ([`is_group`](crate::Error::is_group)), or [`GroupError`](crate::error::GroupError): the engine's own.
 pub fn collectives(group: &Group, device: &Device) -> Result<Option<Arc<dyn Collectives>>> {
     group.collectives(device)
 }

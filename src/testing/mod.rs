@@ -22,7 +22,7 @@
 
 #[cfg(feature = "testing")]
 mod enabled;
-#[cfg(feature = "testing")]
+#[cfg(all(feature = "distributed", feature = "testing"))]
 mod engine;
 #[cfg(feature = "testing")]
 mod files;
@@ -32,7 +32,7 @@ mod operation;
 pub(crate) use enabled::inject;
 #[cfg(feature = "testing")]
 pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
-#[cfg(feature = "testing")]
+#[cfg(all(feature = "distributed", feature = "testing"))]
 pub use engine::{collectives, watch};
 #[cfg(feature = "testing")]
 pub(crate) use files::inject_file;

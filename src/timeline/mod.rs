@@ -7,6 +7,7 @@ mod page;
 mod ranks;
 mod recorder;
 mod rows;
+#[cfg(feature = "distributed")]
 mod together;
 mod trace;
 

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::page;
 use super::ranks::Gathered;
 use super::recorder::Recorder;
-use crate::distributed::host;
 use crate::error::{OutputError, Result};
+use crate::host;
 use crate::output::save;
 
 /// What the events do not tell.

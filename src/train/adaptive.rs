@@ -81,8 +81,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
     ///
     /// With a group, also [`GroupError`](crate::error::GroupError):
-    /// - `PeerFailed` if another rank failed, `DifferentCalls` or `Different` if ranks make other calls or updates, or if their batches are not
-    ///   parts of one batch of equal [`Loader`](crate::data::Loader)s: no rank has updated;
+    /// - `PeerFailed` if another rank failed, `Different` if ranks make other updates, or if their batches are not parts of one batch of equal
+    ///   [`Loader`](crate::data::Loader)s, and [`is_group`](Error::is_group) if they make other calls: no rank has updated;
     /// - `Diverged` if the parameters of ranks differ;
     /// - `PeerLost` if a rank is lost: this rank may or may not have applied the update. Continue from a checkpoint; later calls fail with `Broken`.
     pub fn step<I: StepInput, L: Into<Loss>>(

@@ -5,7 +5,8 @@ use candle_core::Tensor;
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
 use super::cut::Checks;
-use super::ranks::{Settings, join};
+use super::exchange::Settings;
+use super::ranks::join;
 use super::reach::Reach;
 use crate::batch::at_least_one;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
@@ -51,11 +52,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             group: None,
-            exchange: Settings {
-                compare_every: 1000,
-                narrows: false,
-                measured: None,
-            },
+            exchange: Settings::default(),
             checks_cuts: true,
             batches,
             finish,
@@ -69,6 +66,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// Ranks meet once for each update. Between two updates each one cuts, retries and recomputes by itself, so memory that runs out on one rank
     /// costs the others only the time that they wait. If a rank cannot do its part, because of any error, no rank updates and each returns
     /// an error: its own, or [`PeerFailed`](crate::error::GroupError::PeerFailed). All ranks can then go on with the next batch.
+    #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.group = Some(group.clone());
         self
@@ -76,6 +74,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
 
     /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters, at least 1; 1,000 by default. They also
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
+    #[cfg(feature = "distributed")]
     pub fn compare_every(mut self, updates: u64) -> Self {
         self.exchange.compare_every = updates;
         self
@@ -91,6 +90,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///
     /// The parts belong to the loader's position. A resumed run goes on with them and measures nothing, unless it has another number of ranks.
     /// Every division gives the same update within rounding. Two runs that measure are not equal bit by bit, because times are not.
+    #[cfg(feature = "distributed")]
     pub fn measured_shares(mut self, updates: usize) -> Self {
         self.exchange.measured = Some(updates);
         self
@@ -99,6 +99,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// Sets whether gradients travel between the ranks of a [group](Self::group) as bf16, which halves the bytes; off by default. They are
     /// accumulated in f32, rounded to bf16 for the exchange, and rounded again in each sum of two ranks' gradients: about three digits are
     /// left. f64 gradients are not narrowed.
+    #[cfg(feature = "distributed")]
     pub fn exchange_in_bf16(mut self, narrows: bool) -> Self {
         self.exchange.narrows = narrows;
         self
@@ -219,8 +220,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
     ///   [`measured_shares(0)`](Self::measured_shares) ([`is_policy`](crate::Error::is_policy));
-    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
-    ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`.
+    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `SameDevice` for two ranks, `PeerFailed`,
+    ///   `PeerLost`; no engine for the device, or ranks that make other calls ([`is_group`](crate::Error::is_group)).
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.

@@ -7,10 +7,11 @@ use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::awaited::Awaited;
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
+use super::exchange::Spent;
+use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
-use super::own_shard::OwnShard;
 use super::positions::Positions;
-use super::ranks::{Ranks, Spent};
+use super::ranks::Ranks;
 use super::reach::Reach;
 use super::slots::Contribution;
 use crate::batch::{

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// What ranks did for an update; in [`StepReport::exchange`](crate::StepReport::exchange).
 ///
 /// `{}` is a part of a line: `24 samples on 3 ranks, 120 ms computing, 35 ms waiting for rank 2, 4 ms reducing`. Times are the host's: on a GPU,
@@ -12,7 +14,7 @@ pub struct Exchange {
     pub rank: usize,
     /// What each rank did, in their order.
     pub ranks: Vec<RankWork>,
-    /// How long this rank waited for the words of all others.
+    /// How long this rank waited for the status messages of all others.
     pub waited: Duration,
     /// How long the ranks took to add their gradients.
     pub reduced: Duration,
@@ -69,4 +71,35 @@ impl fmt::Display for Exchange {
             reduced => write!(f, ", {reduced} ms reducing"),
         }
     }
+}
+
+/// How ranks exchange gradients.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// Parameters are compared after this many updates.
+    pub(super) compare_every: u64,
+    /// Gradients travel as bf16.
+    pub(super) narrows: bool,
+    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
+    pub(super) measured: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compare_every: 1000,
+            narrows: false,
+            measured: None,
+        }
+    }
+}
+
+/// What the samples of an update took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Spent {
+    pub(super) cost: usize,
+    /// Without the wait for data or other ranks.
+    pub(super) seconds: f64,
+    /// Memory ran out.
+    pub(super) is_exhausted: bool,
 }

@@ -16,9 +16,12 @@ mod flat;
 mod input;
 mod loss;
 mod own_error;
-mod own_shard;
 mod positions;
 mod progress;
+#[cfg(feature = "distributed")]
+mod ranks;
+#[cfg(not(feature = "distributed"))]
+#[path = "ranks/alone.rs"]
 mod ranks;
 mod reach;
 mod recent;

@@ -1,7 +1,5 @@
-use std::time::Instant;
-
 use super::core::Core;
-use super::own_shard::OwnShard;
+use super::exchanged::OwnShard;
 use super::ranks::{Ranks, Turn};
 use super::report::StepReport;
 use crate::batch::{Engine, Event, EventKind, Measured, Processed, conclude};
@@ -9,14 +7,14 @@ use crate::error::{Error, Phase, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::{Commit, StateDict};
 
-/// How an update is applied, alone or together with other ranks.
+/// How an update is applied. What ranks do together is in the module [`ranks`](super::ranks).
 impl<O: Commit> Core<O> {
     /// Starts this rank's update; the other ranks wait for its status message.
     pub(super) fn turn(&self) -> Option<Turn> {
         self.ranks.as_ref().map(Ranks::turn)
     }
 
-    /// Applies the update, together with the other ranks.
+    /// Applies the update, together with the other ranks if there are some.
     pub(super) fn update(
         &mut self,
         engine: &Engine,
@@ -25,48 +23,16 @@ impl<O: Commit> Core<O> {
         if self.shard.is_none() {
             self.shard()?;
         }
-        let Some(ranks) = &mut self.ranks else {
-            let report = self.apply(engine, processed);
-            return report.inspect(StepReport::note_loss);
-        };
-        self.accumulator.refuse_if_interrupted()?;
-        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
-        let began = Instant::now();
-        engine.device.synchronize()?;
-        self.spent.seconds += began.elapsed().as_secs_f64();
-        let measured = Measured::begin(engine.memory.as_ref());
-        let (spent, data) = (std::mem::take(&mut self.spent), self.positions.data());
-        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent, &data);
-        let mut exchange = self.complete(engine, &measured, exchange)?;
-        let mut report = self.apply(engine, processed);
-        let (ranks, accumulator) = (&mut self.ranks, &mut self.accumulator);
-        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut()) {
-            // Until it returns, because a panic may leave other ranks' elements as they were.
-            accumulator.is_interrupted = true;
-            match ranks.share(engine, &measured, accumulator) {
-                Ok(shared) => {
-                    accumulator.is_interrupted = false;
-                    exchange.reduced += shared;
-                }
-                // This rank's elements have moved, and not all others.
-                Err(error) => report = Err(accumulator.interrupt(error)),
-            }
-        }
-        if let Some(ranks) = ranks {
-            ranks.end();
-            if let Err(error) = &report {
-                // The others may have updated.
-                ranks.fail(&error.to_string());
-            }
-        }
-        let mut report = report?;
-        report.exchange = Some(exchange);
-        report.note_loss();
-        Ok(report)
+        self.apply_together(engine, processed)
+            .inspect(StepReport::note_loss)
     }
 
     /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
-    fn apply(&mut self, engine: &Engine, processed: &mut Processed<()>) -> Result<StepReport> {
+    pub(super) fn apply(
+        &mut self,
+        engine: &Engine,
+        processed: &mut Processed<()>,
+    ) -> Result<StepReport> {
         let memory = engine.memory.as_ref();
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
@@ -86,7 +52,7 @@ impl<O: Commit> Core<O> {
     }
 
     /// Adds to an exhaustion who holds the memory, and what would help.
-    fn complete<T>(
+    pub(super) fn complete<T>(
         &self,
         engine: &Engine,
         measured: &Measured<'_>,

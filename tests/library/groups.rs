@@ -460,7 +460,9 @@ fn refused(variables: &[(&str, &str)]) -> String {
         .timeout(Duration::from_millis(200))
         .variables(variables)
         .open();
-    group_error(group.expect_err("variables that cannot be")).to_string()
+    let error = group.expect_err("variables that cannot be");
+    assert!(error.is_group(), "{error}");
+    error.to_string()
 }
 
 #[test]

@@ -121,6 +121,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// [`drop_last`](Self::drop_last) avoids that.
     ///
     /// A trainer with a [group](crate::train::AdaptiveTrainerBuilder::group) refuses batches of a loader without it.
+    #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.rank = (group.rank(), group.size());
         self

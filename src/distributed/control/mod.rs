@@ -4,7 +4,6 @@
 //! once, also by ranks that wait for an engine ([`Control::check`]).
 
 mod frame;
-mod guest;
 mod inbox;
 mod link;
 mod rendezvous;
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Error, GroupError, Result, invalid};
 use frame::{Frame, MOST, Refusal};
 pub(crate) use inbox::Deadline;
 use inbox::{Found, Inbox};
@@ -208,22 +207,30 @@ impl Control {
 
     /// The error for a call that got no answer.
     fn error(&self, refusal: Refusal, what: &str) -> Error {
-        let call = what.to_owned();
         match refusal {
             Refusal::Lost { ranks, mut reason } => {
                 self.is_reported.store(true, Ordering::Relaxed);
                 if ranks == [self.rank] && self.failed.lock().is_none() {
                     reason = format!("the other ranks gave this one up: {reason}");
                 }
+                let call = what.to_owned();
                 GroupError::PeerLost {
                     ranks,
                     call,
                     reason,
                 }
+                .into()
             }
-            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls },
+            Refusal::DifferentCalls(calls) => {
+                let calls = calls.iter().enumerate();
+                let calls = calls.map(|(rank, call)| format!("rank {rank} `{call}`"));
+                invalid!(
+                    Group,
+                    "the ranks called different methods: {}; each rank has to make the same calls in the same order",
+                    calls.collect::<Vec<_>>().join(", ")
+                )
+            }
         }
-        .into()
     }
 
     /// Remembers why the group has ended, and tells the others. Returns the first reason.

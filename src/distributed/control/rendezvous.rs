@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Control;
 use super::frame::{Frame, Refusal};
-use super::guest::{GUESTS, Guest, is_pending, send};
 use super::inbox::Deadline;
-use super::link::Link;
-use crate::error::{GroupError, Result};
+use super::link::{GUESTS, Guest, Link, is_pending, send};
+use crate::error::{Error, GroupError, Result, invalid};
 
 /// The time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -171,7 +170,7 @@ impl Meeting {
     }
 
     /// Tells those who joined who is missing.
-    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> crate::error::Error {
+    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> Error {
         let absent = (1..).zip(&joined).filter(|(_, stream)| stream.is_none());
         let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
         for stream in joined.iter().flatten() {
@@ -262,13 +261,13 @@ impl Meeting {
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
-    fn unreachable(&self, address: String, error: &io::Error) -> crate::error::Error {
-        GroupError::Rendezvous {
-            rank: self.rank,
-            address,
-            reason: error.to_string(),
-        }
-        .into()
+    fn unreachable(&self, address: String, error: &io::Error) -> Error {
+        let rank = self.rank;
+        let join = match rank {
+            0 => "let the other ranks join",
+            _ => "join rank 0",
+        };
+        invalid!(Group, "rank {rank} cannot {join} at {address}: {error}")
     }
 }
 

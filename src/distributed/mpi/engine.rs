@@ -42,6 +42,7 @@ impl Engine {
     ) -> Result<()> {
         let (size, rank) = (self.library.size, self.library.rank);
         let wrong = |reason: String| engine_error(&self.library.version, operation.name(), reason);
+        let look = || watch.check();
         let is_cut = !matches!(operation, Operation::Broadcast { .. });
         let width = dtype.size_in_bytes().max(1);
         let elements = bytes.len() / width;
@@ -73,7 +74,7 @@ impl Engine {
                     (part.as_mut_ptr().cast(), part.len() as c_int);
                 // SAFETY: `part` has `count` bytes; on an error `exchange` forgets the tensor that owns them, so they stay valid.
                 unsafe {
-                    self.library.run(operation.name(), watch, |comm, request| {
+                    self.library.run(operation.name(), look, |comm, request| {
                         ffi::MPI_Ibcast(place, count, unit, root, comm, request)
                     })?;
                 }
@@ -116,11 +117,11 @@ impl Engine {
         let done = unsafe {
             match operation {
                 Operation::AllReduce { .. } => {
-                    self.library.run(operation.name(), watch, |comm, request| {
+                    self.library.run(operation.name(), look, |comm, request| {
                         ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
                     })
                 }
-                _ => self.library.run(operation.name(), watch, |comm, request| {
+                _ => self.library.run(operation.name(), look, |comm, request| {
                     let from = place.cast_const().cast();
                     ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
                 }),

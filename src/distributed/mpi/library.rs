@@ -12,7 +12,6 @@ use mpi::ffi;
 use parking_lot::Mutex;
 
 use super::presence::{Presence, missing};
-use crate::distributed::collectives::Watch;
 use crate::distributed::control::Deadline;
 use crate::distributed::launch::Launch;
 use crate::error::{Error, GroupError, Result};
@@ -96,8 +95,7 @@ impl Library {
         loop {
             match begun.recv_timeout(PAUSE) {
                 Ok(done) => break done?,
-                Err(RecvTimeoutError::Timeout) if deadline.left(Duration::ZERO).is_some() => {}
-                Err(RecvTimeoutError::Timeout) => return Err(missing(launch, deadline.timeout())),
+                Err(RecvTimeoutError::Timeout) => in_time(launch, deadline)?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(failed("it panicked".to_owned()));
                 }
@@ -134,14 +132,14 @@ impl Library {
         })
     }
 
-    /// Starts a request and waits for its end.
+    /// Starts a request and waits for its end, unless `look` finds that there will be none.
     ///
     /// # Safety
     /// The memory that `start` hands to MPI must stay valid until the request is done; after an error, for good.
     pub(super) unsafe fn run(
         &self,
         operation: &'static str,
-        watch: &Watch,
+        look: impl FnMut() -> Result<()>,
         start: impl FnOnce(ffi::MPI_Comm, &mut ffi::MPI_Request) -> c_int,
     ) -> Result<()> {
         let _turn = TURN.lock();
@@ -152,63 +150,33 @@ impl Library {
                 "an earlier call did not end".to_owned(),
             ));
         }
-        // SAFETY: a constant of the library.
-        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        let done = checked(
-            &self.version,
-            operation,
-            start(self.communicator, &mut request),
-        );
-        let done = done.and_then(|()| self.wait(operation, watch, &mut request));
+        let start = |request: &mut _| start(self.communicator, request);
+        let done = finish(&self.version, operation, look, start);
         if done.is_err() {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         done
     }
 
-    fn wait(
-        &self,
-        operation: &'static str,
-        watch: &Watch,
-        request: &mut ffi::MPI_Request,
-    ) -> Result<()> {
-        let (mut is_done, mut polls): (c_int, usize) = (0, 0);
-        loop {
-            // SAFETY: the request was started and is not done; a null request counts as done.
-            let code = unsafe { ffi::MPI_Test(request, &mut is_done, ffi::RSMPI_STATUS_IGNORE) };
-            checked(&self.version, operation, code)?;
-            if is_done != 0 {
-                return Ok(());
-            }
-            polls += 1;
-            if polls.is_multiple_of(POLLS) {
-                watch.check()?;
-                // The other ranks may wait for this core.
-                thread::yield_now();
-            }
-        }
-    }
-
     /// Gives all ranks the bytes of each, of which all have equally many.
     pub(super) fn all_gather(&self, bytes: &[u8], deadline: &mut Deadline) -> Result<Vec<u8>> {
-        let _turn = TURN.lock();
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
             .map_err(|e| engine_error(&self.version, operation, e.to_string()))?;
         let mut all = vec![0; bytes.len() * self.size];
         let bytes = bytes.to_vec();
-        // SAFETY: a constant of the library.
-        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        let (from, to): (*const c_void, *mut c_void) =
+            (bytes.as_ptr().cast(), all.as_mut_ptr().cast());
+        // There are no other connections yet to notice that a rank is missing.
+        let look = || in_time(&self.launch, deadline);
         // SAFETY: each rank sends `length` bytes, and `all` has room for those of all ranks. Both stay until the request is done, and are forgotten
         // where it is not.
-        let code = unsafe {
-            let (from, to): (*const c_void, *mut c_void) =
-                (bytes.as_ptr().cast(), all.as_mut_ptr().cast());
-            let (byte, comm) = (ffi::RSMPI_UINT8_T, self.communicator);
-            ffi::MPI_Iallgather(from, length, byte, to, length, byte, comm, &mut request)
+        let done = unsafe {
+            self.run(operation, look, |comm, request| {
+                let byte = ffi::RSMPI_UINT8_T;
+                ffi::MPI_Iallgather(from, length, byte, to, length, byte, comm, request)
+            })
         };
-        let done = checked(&self.version, operation, code);
-        let done = done.and_then(|()| come(&self.launch, operation, deadline, &mut request));
         match done {
             Ok(()) => Ok(all),
             Err(error) => {
@@ -274,10 +242,11 @@ fn duplicate(launch: &Launch, deadline: &mut Deadline) -> Result<ffi::MPI_Comm> 
         let mut handler = mem::zeroed();
         ffi::MPI_Comm_get_errhandler(ffi::RSMPI_COMM_WORLD, &mut handler);
         ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN);
-        let mut request = ffi::RSMPI_REQUEST_NULL;
-        let code = ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut *communicator, &mut request);
-        let done = checked("MPI", INITIALIZATION, code);
-        let done = done.and_then(|()| come(launch, INITIALIZATION, deadline, &mut request));
+        let place: *mut ffi::MPI_Comm = &mut *communicator;
+        let look = || in_time(launch, deadline);
+        let done = finish("MPI", INITIALIZATION, look, |request| {
+            ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, place, request)
+        });
         ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, handler);
         ffi::MPI_Errhandler_free(&mut handler);
         if let Err(error) = done {
@@ -313,25 +282,38 @@ unsafe extern "C" fn add_bf16(
     }
 }
 
-/// Waits for a request of all ranks, before there are other connections to notice that one is missing.
-fn come(
-    launch: &Launch,
+/// Starts a request and waits for its end, unless `look` finds that there will be none.
+fn finish(
+    engine: &str,
     operation: &'static str,
-    deadline: &mut Deadline,
-    request: &mut ffi::MPI_Request,
+    mut look: impl FnMut() -> Result<()>,
+    start: impl FnOnce(&mut ffi::MPI_Request) -> c_int,
 ) -> Result<()> {
-    let mut is_done: c_int = 0;
+    // SAFETY: a constant of the library.
+    let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+    checked(engine, operation, start(&mut request))?;
+    let (mut is_done, mut polls): (c_int, usize) = (0, 0);
     loop {
         // SAFETY: the request was started and is not done; a null request counts as done.
-        let code = unsafe { ffi::MPI_Test(request, &mut is_done, ffi::RSMPI_STATUS_IGNORE) };
-        checked("MPI", operation, code)?;
+        let code = unsafe { ffi::MPI_Test(&mut request, &mut is_done, ffi::RSMPI_STATUS_IGNORE) };
+        checked(engine, operation, code)?;
         if is_done != 0 {
             return Ok(());
         }
-        if deadline.left(Duration::ZERO).is_none() {
-            return Err(missing(launch, deadline.timeout()));
+        polls += 1;
+        if polls.is_multiple_of(POLLS) {
+            look()?;
+            // The other ranks may wait for this core.
+            thread::yield_now();
         }
-        thread::yield_now();
+    }
+}
+
+/// Fails if the time is over, with the ranks that are missing.
+fn in_time(launch: &Launch, deadline: &mut Deadline) -> Result<()> {
+    match deadline.left(Duration::ZERO) {
+        Some(_) => Ok(()),
+        None => Err(missing(launch, deadline.timeout())),
     }
 }
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::library::{Library, UniqueId};
 use crate::distributed::control::Control;
-use crate::distributed::host;
-use crate::error::{GroupError, Result, device_name};
+use crate::error::{GroupError, Result};
+use crate::host;
 
 /// The handle of each thread's own default stream.
 const PER_THREAD: usize = 2;
@@ -31,8 +31,8 @@ pub(super) struct Met {
     pub(super) id: UniqueId,
 }
 
-/// Tells all ranks whether each can use NCCL, and on which GPU.
-pub(super) fn meet(device: &Device, control: &Arc<Control>) -> Result<Met> {
+/// Tells all ranks whether each can use NCCL, and on which GPU; otherwise why one of them cannot.
+pub(super) fn meet(device: &Device, control: &Arc<Control>) -> Result<Result<Met, String>> {
     let is_first = control.rank() == 0;
     let prepared = prepare(device, is_first);
     let offer = match &prepared {
@@ -48,28 +48,23 @@ pub(super) fn meet(device: &Device, control: &Arc<Control>) -> Result<Met> {
     let offers: Vec<Offer> = offers
         .collect::<Result<_, _>>()
         .map_err(candle_core::Error::wrap)?;
-    let missing = |reason: String| GroupError::NoEngine {
-        device: device_name(device.location()),
-        size: control.size(),
-        reason,
-    };
     let problems = offers.iter().enumerate();
     let problems = problems.filter_map(|(rank, offer)| Some((rank, offer.problem.as_ref()?)));
     if let Some((rank, problem)) = problems.into_iter().next() {
-        return Err(missing(format!("on rank {rank}, {problem}")).into());
+        return Ok(Err(format!("on rank {rank}, {problem}")));
     }
     check(&offers)?;
     let id = offers
         .first()
         .and_then(|offer| offer.id.as_slice().try_into().ok());
-    match (prepared, id) {
+    Ok(match (prepared, id) {
         (Ok((library, context, _)), Some(id)) => Ok(Met {
             library: Arc::new(library),
             context,
             id: UniqueId(id),
         }),
-        _ => Err(missing("rank 0 has sent no name of a communicator".to_owned()).into()),
-    }
+        _ => Err("rank 0 has sent no name of a communicator".to_owned()),
+    })
 }
 
 fn prepare(device: &Device, is_first: bool) -> Result<(Library, Arc<CudaContext>, Offer), String> {

@@ -17,23 +17,25 @@ use communicator::Communicator;
 use engine::Engine;
 use meet::meet;
 
-/// Connects the GPUs of all ranks, which have to call this together. All have NCCL afterwards, or none.
+/// Connects the GPUs of all ranks, which have to call this together. All have NCCL afterwards, or none for the reason that is returned.
 ///
 /// NCCL takes some hundred MiB of the GPU outside the pool of a [`DeviceMemory`](crate::DeviceMemory), here and with the first calls: a limit
 /// has to leave it that room.
 ///
 /// # Errors
-/// The same on all ranks: [`NoEngine`](crate::error::GroupError::NoEngine) if a rank has no NCCL that can be used,
-/// [`SameDevice`](crate::error::GroupError::SameDevice), and [`Different`](crate::error::GroupError::Different) versions. Then
-/// [`Engine`](crate::error::GroupError::Engine) with NCCL's own error, and [`PeerLost`](crate::error::GroupError::PeerLost) on the other ranks.
+/// The same on all ranks: [`SameDevice`](crate::error::GroupError::SameDevice), and [`Different`](crate::error::GroupError::Different)
+/// versions. Then [`Engine`](crate::error::GroupError::Engine) with NCCL's own error, and [`PeerLost`](crate::error::GroupError::PeerLost) on the other ranks.
 pub(super) fn open(
     device: &Device,
     control: &Arc<Control>,
     watch: &Watch,
-) -> Result<Arc<dyn Collectives>> {
-    let met = meet(device, control)?;
+) -> Result<Result<Arc<dyn Collectives>, String>> {
+    let met = match meet(device, control)? {
+        Ok(met) => met,
+        Err(reason) => return Ok(Err(reason)),
+    };
     // NCCL cannot use what the pool keeps.
     recover(device).inspect_err(|error| control.fail(&error.to_string()))?;
     let communicator = Communicator::open(met, control, watch)?;
-    Ok(Arc::new(Engine::new(communicator)))
+    Ok(Ok(Arc::new(Engine::new(communicator))))
 }

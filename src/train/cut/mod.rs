@@ -61,7 +61,9 @@ impl Checks {
                 CutFinding::Undecided(exhausted.to_string())
             }
             // Calls of a group would come out of step with the other ranks'.
-            Err(error @ Error::Group(_)) => return Err(error),
+            Err(error) if matches!(error, Error::Group(_)) || error.is_group() => {
+                return Err(error);
+            }
             Err(error) if error.device_fault().is_some() || is_dependent(&error) => {
                 return Err(error);
             }

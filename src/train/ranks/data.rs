@@ -81,11 +81,8 @@ impl Data {
         if first.is_some() && checksums.all(|checksum| checksum == first) {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(self).map_err(candle_core::Error::wrap)?;
-        let all = group.control().gather("compare loaders", &bytes)?;
-        let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        let all = all.collect::<serde_json::Result<Vec<_>>>();
-        let differences = differences(&all.map_err(candle_core::Error::wrap)?);
+        let all = group.collect_in("compare loaders", vec![self.clone()])?;
+        let differences = differences(&all);
         Err(GroupError::different("their data, so nothing was updated", differences).into())
     }
 }

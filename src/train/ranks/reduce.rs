@@ -7,8 +7,7 @@ use crc32fast::Hasher;
 
 use super::data::Data;
 use super::shares::Shares;
-use super::turn::{Progress, Turn};
-use super::word::{CALL, Spent, Word, bits, check};
+use super::status::{CALL, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -16,7 +15,7 @@ use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
-use crate::train::exchange::{Exchange, RankWork};
+use crate::train::exchange::{Exchange, RankWork, Spent};
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
 
@@ -37,13 +36,6 @@ pub(in crate::train) struct Ranks {
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
-    loss: Option<Tensor>,
-}
-
-/// What the ranks need to know before they update together.
-struct Agreement {
-    words: Vec<Word>,
-    /// Where the mean loss goes.
     loss: Option<Tensor>,
 }
 
@@ -80,7 +72,7 @@ impl Ranks {
     }
 
     /// Ends this rank's update, applied or not: a panic from here on concerns no other rank.
-    pub(in crate::train) fn end(&self) {
+    pub(super) fn end(&self) {
         self.progress.is_over.store(true, Ordering::Relaxed);
     }
 
@@ -90,13 +82,13 @@ impl Ranks {
     }
 
     /// Ends the group, because this rank could not apply an update that others have.
-    pub(in crate::train) fn fail(&self, reason: &str) {
+    pub(super) fn fail(&self, reason: &str) {
         self.group.control().fail(reason);
     }
 
     /// Replaces this rank's accumulated gradients by those of all ranks. After an error nothing has changed if all ranks have it; if the engine
     /// failed, the gradients are lost, and the group has ended.
-    pub(in crate::train) fn exchange<O: Commit>(
+    pub(super) fn exchange<O: Commit>(
         &mut self,
         engine: &Engine,
         memory: &Measured<'_>,
@@ -106,7 +98,7 @@ impl Ranks {
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
-        let (mut word, loss) = match prepared {
+        let (mut status, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
                 tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
                 recover(&accumulator.device())?;
@@ -115,21 +107,19 @@ impl Ranks {
             prepared => prepared?,
         };
         let began = Instant::now();
-        word.spent = spent;
-        word.data = data.checksum(&self.group)?;
-        word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
+        status.spent = spent;
+        status.data = data.checksum(&self.group)?;
+        status.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
         let progress = Arc::clone(&self.progress);
         let agree = || {
-            let agreed = self.agree(accumulator, &word, data);
+            let agreed = self.agree(accumulator, status, data);
             // No rank goes on to the exchange.
             agreed.inspect_err(|_| progress.is_over.store(true, Ordering::Relaxed))
         };
-        let words = engine.phase(Phase::Wait, memory, agree)?;
+        let statuses = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
-        let agreed = Agreement { words, loss };
-        let reduce = || self.reduce(accumulator, &agreed);
-        let reduced = engine.phase(Phase::Reduce, memory, reduce);
-        match reduced {
+        let reduce = || self.reduce(accumulator, &statuses, loss);
+        match engine.phase(Phase::Reduce, memory, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
@@ -139,14 +129,14 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         if let Some(shares) = &mut self.shares {
-            shares.observe(agreed.words.iter().map(|word| word.spent));
+            shares.observe(statuses.iter().map(|status| status.spent));
         }
         self.since = Instant::now();
-        let works = agreed.words.iter().map(|word| RankWork {
-            samples: word.samples,
-            weight: word.weight,
-            computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
-            elapsed: Duration::try_from_secs_f64(word.elapsed).unwrap_or_default(),
+        let works = statuses.iter().map(|status| RankWork {
+            samples: status.samples,
+            weight: status.weight,
+            computed: Duration::try_from_secs_f64(status.spent.seconds).unwrap_or_default(),
+            elapsed: Duration::try_from_secs_f64(status.elapsed).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
@@ -156,34 +146,35 @@ impl Ranks {
         })
     }
 
-    /// Waits for the words of all ranks, and checks that they can update together.
+    /// Waits for the status messages of all ranks, and checks that they can update together.
     fn agree<O: Commit>(
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
-        word: &Word,
+        own: Status,
         data: &Data,
-    ) -> Result<Vec<Word>> {
+    ) -> Result<Vec<Status>> {
         // From here on the others know.
         self.progress.has_spoken.store(true, Ordering::Relaxed);
-        let words = word.gather(&self.group, CALL)?;
-        check(&words, self.group.rank())?;
-        data.compare(&self.group, words.iter().map(|word| word.data))?;
+        let is_compared = own.values.is_some();
+        let statuses = self.group.collect_in(CALL, vec![own])?;
+        check(&statuses)?;
+        data.compare(&self.group, statuses.iter().map(|status| status.data))?;
         // Where some have loaded state, all compare in the next update.
-        self.compares = words
+        self.compares = statuses
             .iter()
-            .any(|theirs| theirs.values.is_some() != word.values.is_some());
-        let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
-        if words.iter().any(|word| word.weight > 0.) {
+            .any(|status| status.values.is_some() != is_compared);
+        let is_filled = |slot| statuses.iter().any(|status| status.is_filled(slot));
+        if statuses.iter().any(|status| status.weight > 0.) {
             accumulator.slots.check_reached_if(is_filled)?;
         }
-        Ok(words)
+        Ok(statuses)
     }
 
-    /// Does all that can run out of memory, and returns this rank's word and the place of the mean loss.
+    /// Does all that can run out of memory, and returns this rank's status message and the place of the mean loss.
     fn prepare<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
-    ) -> Result<(Word, Option<Tensor>)> {
+    ) -> Result<(Status, Option<Tensor>)> {
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         if window.loss.weight() <= 0. {
@@ -200,8 +191,7 @@ impl Ranks {
         // Also after the first update, where most of what differs between ranks shows.
         let updates = accumulator.updates;
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
-        let word = Word {
-            failure: None,
+        let status = Status {
             samples: window.samples,
             weight: window.loss.weight(),
             updates: accumulator.updates,
@@ -213,23 +203,23 @@ impl Ranks {
             spent: Spent::default(),
             elapsed: 0.,
         };
-        Ok((word, loss))
+        Ok((status, loss))
     }
 
-    /// Returns the place of the mean loss if it is still to be filled.
+    /// Sums the gradients, and the losses if `loss` is a place for their mean. Returns the place if it is still to be filled.
     fn reduce<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
-        agreed: &Agreement,
+        statuses: &[Status],
+        loss: Option<Tensor>,
     ) -> Result<Option<Tensor>> {
-        let Agreement { words, loss } = agreed;
-        let total: f64 = words.iter().map(|word| word.weight).sum();
+        let total: f64 = statuses.iter().map(|status| status.weight).sum();
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
         if total <= 0. {
             return Ok(None);
         }
-        slots.complete(|slot| words.iter().any(|word| word.is_filled(slot)))?;
+        slots.complete(|slot| statuses.iter().any(|status| status.is_filled(slot)))?;
         let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
             return Ok(None);
         };
@@ -252,7 +242,7 @@ impl Ranks {
         let mean = StepLoss::mean(loss.clone(), total);
         if self.is_sharded {
             accumulator.window.loss = mean;
-            return Ok(Some(loss.clone()));
+            return Ok(Some(loss));
         }
         slots.take_statistics()?;
         if let Some(sum) = flat.loss() {
@@ -264,7 +254,7 @@ impl Ranks {
 
     /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss. Returns how long it
     /// took.
-    pub(in crate::train) fn share<O: Commit>(
+    pub(super) fn share<O: Commit>(
         &mut self,
         engine: &Engine,
         memory: &Measured<'_>,
@@ -297,24 +287,14 @@ impl Ranks {
 
     /// Adds what each rank measured of its elements, in the order of ranks, so that all get the same bits.
     pub(in crate::train) fn sum(&self, own: f64) -> Result<f64> {
-        let own = own.to_le_bytes();
-        let all = self.group.control().gather("measure gradients", &own)?;
-        let all = all
-            .iter()
-            .filter_map(|bytes| bytes.as_slice().try_into().ok());
-        Ok(all.map(f64::from_le_bytes).sum())
+        let all = self.group.collect_in("measure gradients", vec![own])?;
+        Ok(all.iter().sum())
     }
 
     /// Puts the parts of an optimizer's state together on rank 0. If a rank has none, all fail.
     pub(in crate::train) fn merge(&self, own: Result<StateDict>) -> Result<StateDict> {
         let part = own.and_then(|own| Ok(own.to_bytes()?));
-        let part = match part {
-            Ok(part) => {
-                self.group.collect_in("state", vec![()])?;
-                part
-            }
-            Err(error) => return Err(self.group.collect_none("state", error)),
-        };
+        let (part, _) = self.group.agree("state", part, |_| ())?;
         let parts = self.group.control().gather_at_first("state", &part)?;
         let parts = parts.iter().map(|bytes| StateDict::from_bytes(bytes));
         let parts = parts.collect::<candle_core::Result<Vec<_>>>()?;

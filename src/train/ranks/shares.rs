@@ -1,5 +1,5 @@
-use super::word::Spent;
 use crate::batch::{Division, Origin};
+use crate::train::exchange::Spent;
 use crate::train::positions::Positions;
 
 /// The weight of the fastest rank, so that weights are exact to a thousandth of it.

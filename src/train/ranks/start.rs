@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use candle_core::Var;
-use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
 use super::shares::Shares;
@@ -9,29 +8,11 @@ use crate::distributed::{Collectives, Group, Operation};
 use crate::error::{GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
+use crate::train::exchange::Settings;
 use crate::train::flat::Layout;
-
-/// How ranks exchange gradients.
-#[derive(Debug, Clone)]
-pub(in crate::train) struct Settings {
-    /// Parameters are compared after this many updates.
-    pub(in crate::train) compare_every: u64,
-    /// Gradients travel as bf16.
-    pub(in crate::train) narrows: bool,
-    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
-    pub(in crate::train) measured: Option<usize>,
-}
 
 /// The name of the call in which ranks meet.
 const CALL: &str = "build a trainer";
-
-/// What a rank is about to train.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Plan {
-    /// Each parameter and each option, in words.
-    Ready(Vec<String>),
-    Failed(String),
-}
 
 /// Makes this trainer one of the group's: the ranks compare what they train, and take rank 0's parameters.
 pub(in crate::train) fn join<O: Commit>(
@@ -43,21 +24,17 @@ pub(in crate::train) fn join<O: Commit>(
     if group.size() == 1 {
         return core;
     }
-    let plan = match &core {
-        Ok(core) => {
-            let model = model(core);
-            let model = model.iter().map(|Parameter { name, var, .. }| {
-                format!("`{name}` is {:?} {:?}", var.dims(), var.dtype())
-            });
-            let optimizer = core.accumulator.optimizer().describe();
-            Plan::Ready(model.chain(options).chain(optimizer).collect())
-        }
-        Err(error) => Plan::Failed(error.to_string()),
+    // Each parameter and each option, as text.
+    let plan = |core: &Core<O>| {
+        let model = model(core);
+        let model = model.iter().map(|Parameter { name, var, .. }| {
+            format!("`{name}` is {:?} {:?}", var.dims(), var.dtype())
+        });
+        let optimizer = core.accumulator.optimizer().describe();
+        model.chain(options).chain(optimizer).collect::<Vec<_>>()
     };
-    let bytes = serde_json::to_vec(&plan).map_err(candle_core::Error::wrap)?;
-    let plans = group.control().gather(CALL, &bytes);
-    let mut core = core?;
-    compare(&plan, &plans?, group.rank())?;
+    let (mut core, plans) = group.agree(CALL, core, plan)?;
+    compare(&plans)?;
     let device = core.accumulator.device();
     let Some(engine) = group.collectives(&device)? else {
         return Ok(core);
@@ -69,10 +46,7 @@ pub(in crate::train) fn join<O: Commit>(
     engine.finish(&watch)?;
     // What follows can run out of memory on one rank alone.
     let placed = place(&mut core, group, engine, settings);
-    match placed {
-        Ok(()) => group.collect_in(CALL, vec![()]).map(|_| core),
-        Err(error) => Err(group.collect_none(CALL, error)),
-    }
+    group.agree(CALL, placed, |()| ()).map(|_| core)
 }
 
 /// Allocates what is exchanged, and the state that this rank keeps.
@@ -102,39 +76,23 @@ fn model<O: Commit>(core: &Core<O>) -> Vec<Parameter> {
     model
 }
 
-/// Fails if another rank failed, or has another plan than rank 0.
-fn compare(own: &Plan, plans: &[Vec<u8>], rank: usize) -> Result<()> {
-    let plans = plans.iter().map(|bytes| serde_json::from_slice(bytes));
-    let plans: Vec<Plan> = plans
-        .collect::<serde_json::Result<_>>()
-        .map_err(candle_core::Error::wrap)?;
-    let failed = plans
-        .iter()
-        .enumerate()
-        .find_map(|(other, plan)| match plan {
-            Plan::Failed(reason) if other != rank => Some((other, reason.clone())),
-            _ => None,
-        });
-    if let Some((rank, reason)) = failed {
-        let call = CALL.to_owned();
-        return Err(GroupError::PeerFailed { rank, call, reason }.into());
-    }
-    let Some(Plan::Ready(first)) = plans.first() else {
+/// Fails if a rank has another plan than rank 0.
+fn compare(plans: &[Vec<String>]) -> Result<()> {
+    let Some(first) = plans.first() else {
         return Ok(());
     };
-    if plans.iter().all(|plan| plan == own) {
-        return Ok(());
-    }
     let mut differences = Vec::new();
-    for (rank, plan) in plans.iter().enumerate() {
-        let Plan::Ready(plan) = plan else { continue };
+    for (rank, plan) in plans.iter().enumerate().filter(|(_, plan)| *plan != first) {
         let more = plan.iter().filter(|line| !first.contains(line));
         differences.extend(more.map(|line| format!("on rank {rank} {line}")));
         let less = first.iter().filter(|line| !plan.contains(line));
         differences.extend(less.map(|line| format!("not on rank {rank}: {line}")));
-        if plan != first && differences.is_empty() {
+        if differences.is_empty() {
             differences.push(format!("rank {rank} has its parameters in another order"));
         }
     }
-    Err(GroupError::different("model or options", differences).into())
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(GroupError::different("model or options", differences).into()),
+    }
 }

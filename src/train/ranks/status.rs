@@ -1,17 +1,18 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde::{Deserialize, Serialize};
 
 use crate::distributed::Group;
 use crate::error::{Error, GroupError, Result};
+use crate::train::exchange::Spent;
 
 /// The name of the call in which ranks meet.
 pub(super) const CALL: &str = "update";
 
-/// What a rank tells the others before an update.
+/// What a rank that can update tells the others before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Word {
-    /// Why this rank cannot update.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) failure: Option<String>,
+pub(super) struct Status {
     pub(super) samples: usize,
     pub(super) weight: f64,
     /// Number of updates so far.
@@ -25,7 +26,6 @@ pub(super) struct Word {
     /// Of the batches of loaders; `None` if they are another rank's.
     pub(super) data: Option<u32>,
     /// Of the values of all parameters, where they are compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) values: Option<u32>,
     /// What the samples took.
     pub(super) spent: Spent,
@@ -33,33 +33,7 @@ pub(super) struct Word {
     pub(super) elapsed: f64,
 }
 
-/// What the samples of an update took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::train) struct Spent {
-    pub(in crate::train) cost: usize,
-    /// Without the wait for data or other ranks.
-    pub(in crate::train) seconds: f64,
-    /// Memory ran out.
-    pub(in crate::train) is_exhausted: bool,
-}
-
-impl Word {
-    pub(super) fn failed(reason: String) -> Self {
-        Self {
-            failure: Some(reason),
-            ..Self::default()
-        }
-    }
-
-    /// Gives all ranks the words of each.
-    pub(super) fn gather(&self, group: &Group, call: &'static str) -> Result<Vec<Self>> {
-        let bytes = serde_json::to_vec(self).map_err(candle_core::Error::wrap)?;
-        let all = group.control().gather(call, &bytes)?;
-        let words = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        let words = words.collect::<serde_json::Result<_>>();
-        Ok(words.map_err(candle_core::Error::wrap)?)
-    }
-
+impl Status {
     pub(super) fn is_filled(&self, slot: usize) -> bool {
         let bits = self.filled.get(slot / 64);
         bits.is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
@@ -81,29 +55,23 @@ pub(super) fn bits(all: impl Iterator<Item = bool>) -> Vec<u64> {
 }
 
 /// Fails if the ranks cannot update together.
-pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
-    let failures = words.iter().enumerate();
-    let mut failures = failures.filter_map(|(rank, word)| Some((rank, word.failure.clone()?)));
-    if let Some((rank, reason)) = failures.find(|(failed, _)| *failed != rank) {
-        let call = CALL.to_owned();
-        return Err(GroupError::PeerFailed { rank, call, reason }.into());
-    }
-    let Some(first) = words.first() else {
+pub(super) fn check(statuses: &[Status]) -> Result<()> {
+    let Some(first) = statuses.first() else {
         return Ok(());
     };
-    let others = || words.iter().enumerate().skip(1);
-    let counts = others().filter(|(_, word)| word.updates != first.updates);
-    let counts = counts.map(|(rank, word)| {
+    let others = || statuses.iter().enumerate().skip(1);
+    let counts = others().filter(|(_, status)| status.updates != first.updates);
+    let counts = counts.map(|(rank, status)| {
         format!(
             "rank {rank} has made {} updates, rank 0 {}",
-            word.updates, first.updates
+            status.updates, first.updates
         )
     });
-    let trained = others().filter(|(_, word)| word.trained != first.trained);
+    let trained = others().filter(|(_, status)| status.trained != first.trained);
     let trained = trained.map(|(rank, _)| {
         format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks")
     });
-    let awaited = others().filter(|(_, word)| word.awaited != first.awaited);
+    let awaited = others().filter(|(_, status)| status.awaited != first.awaited);
     let awaited = awaited.map(|(rank, _)| {
         format!("rank {rank} awaits other parameters' first gradients than rank 0: load the same state on all ranks")
     });
@@ -111,39 +79,98 @@ pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
     if !differences.is_empty() {
         return Err(GroupError::different("what they train", differences).into());
     }
-    diverged(words, first.updates).map_or(Ok(()), Err)
+    diverged(statuses, first.updates).map_or(Ok(()), Err)
 }
 
 /// The ranks whose parameters are not those of the majority.
-fn diverged(words: &[Word], updates: u64) -> Option<Error> {
+fn diverged(statuses: &[Status], updates: u64) -> Option<Error> {
     // Where some ranks have just loaded state, all compare in the next update.
-    if words.iter().any(|word| word.values.is_none()) {
+    if statuses.iter().any(|status| status.values.is_none()) {
         return None;
     }
-    let count = |values: &Option<u32>| words.iter().filter(|word| word.values == *values).count();
-    let first = words.first()?.values;
+    let count = |values: &Option<u32>| {
+        statuses
+            .iter()
+            .filter(|status| status.values == *values)
+            .count()
+    };
+    let first = statuses.first()?.values;
     // In a tie rank 0's.
-    let most = words.iter().map(|word| word.values);
+    let most = statuses.iter().map(|status| status.values);
     let right = most.fold(first, |best, values| match count(&values) > count(&best) {
         true => values,
         false => best,
     });
-    let ranks = words.iter().enumerate();
-    let ranks = ranks.filter(|(_, word)| word.values != right);
+    let ranks = statuses.iter().enumerate();
+    let ranks = ranks.filter(|(_, status)| status.values != right);
     let ranks: Vec<_> = ranks.map(|(rank, _)| rank).collect();
     (!ranks.is_empty()).then(|| GroupError::Diverged { ranks, updates }.into())
+}
+
+/// How far this rank's update has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The other ranks have its status message.
+    pub(super) has_spoken: AtomicBool,
+    /// None of them waits for anything more.
+    pub(super) is_over: AtomicBool,
+}
+
+/// A step in progress. The other ranks wait for this one's status message, and then for the end of the exchange: if the step ends before, also by a
+/// panic, it notifies them.
+#[derive(Debug)]
+pub(in crate::train) struct Turn {
+    group: Group,
+    progress: Arc<Progress>,
+}
+
+impl Turn {
+    pub(super) fn new(group: &Group, progress: &Arc<Progress>) -> Self {
+        progress.has_spoken.store(false, Ordering::Relaxed);
+        progress.is_over.store(false, Ordering::Relaxed);
+        Self {
+            group: group.clone(),
+            progress: Arc::clone(progress),
+        }
+    }
+
+    /// Ends the step with this error.
+    pub(in crate::train) fn fail(self, error: &Error) {
+        self.tell(error.to_string());
+    }
+
+    fn tell(&self, reason: String) {
+        if self.progress.has_spoken.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.group.refuse(CALL, reason);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !std::thread::panicking() || self.progress.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.progress.has_spoken.load(Ordering::Relaxed) {
+            // The others wait for gradients or parameters that do not come any more.
+            let reason = "it panicked after its status message, in the exchange or the update";
+            self.group.control().fail(reason);
+        }
+        self.tell("it panicked".to_owned());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(values: &[u32]) -> Vec<Word> {
-        let word = |values| Word {
+    fn statuses(values: &[u32]) -> Vec<Status> {
+        let status = |values| Status {
             values: Some(values),
-            ..Word::default()
+            ..Status::default()
         };
-        values.iter().copied().map(word).collect()
+        values.iter().copied().map(status).collect()
     }
 
     #[test]
@@ -155,7 +182,7 @@ mod tests {
             (&[5, 7], Some(vec![1])),
             (&[1, 2, 3, 4], Some(vec![1, 2, 3])),
         ] {
-            let found = match check(&words(values), 0) {
+            let found = match check(&statuses(values)) {
                 Err(Error::Group(error)) => match *error {
                     GroupError::Diverged { ranks, .. } => Some(ranks),
                     _ => None,
@@ -169,11 +196,11 @@ mod tests {
     #[test]
     fn bits_of_many_slots() {
         let is_set = |slot: usize| slot % 3 == 1;
-        let word = Word {
+        let status = Status {
             filled: bits((0..200).map(is_set)),
-            ..Word::default()
+            ..Status::default()
         };
-        assert!((0..200).all(|slot| word.is_filled(slot) == is_set(slot)));
-        assert!(!word.is_filled(10_000));
+        assert!((0..200).all(|slot| status.is_filled(slot) == is_set(slot)));
+        assert!(!status.is_filled(10_000));
     }
 }
