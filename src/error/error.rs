@@ -13,7 +13,7 @@ use super::exhausted::ResourceExhausted;
 use super::input::{BatchError, LossError, OutputError, ParameterError};
 use super::invalid::Invalid;
 use super::memory::MemoryError;
-use super::optimizer::{OptimizerError, StateError};
+use super::optimizer::StateError;
 use super::unreached::UnreachedParameters;
 #[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
@@ -56,11 +56,9 @@ pub enum Error {
     Loss(Box<LossError>),
     /// The parameters or buffers given to a trainer cannot be used.
     Parameter(Box<ParameterError>),
-    /// An optimizer cannot use its arguments.
-    Optimizer(Box<OptimizerError>),
     /// Saved state does not match the optimizer.
     State(Box<StateError>),
-    /// A device's memory cannot be opened, or its limit cannot be set.
+    /// A limit on a device's memory cannot be set.
     Memory(Box<MemoryError>),
     /// A recomputed region did not do the same again.
     #[cfg(feature = "nn")]
@@ -113,7 +111,6 @@ contents! {
     BatchError: Batch,
     LossError: Loss,
     ParameterError: Parameter,
-    OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,
     #[cfg(feature = "nn")]

@@ -42,5 +42,5 @@ pub use input::{BatchError, CutCause, LossError, OutputError, ParameterError};
 pub use invalid::Invalid;
 pub(crate) use invalid::{Subject, invalid};
 pub use memory::MemoryError;
-pub use optimizer::{OptimizerError, StateError};
+pub use optimizer::StateError;
 pub use unreached::UnreachedParameters;

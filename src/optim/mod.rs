@@ -22,6 +22,7 @@ pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use ema::Ema;
 pub use foreign::Foreign;
+pub(crate) use fused::check_shape;
 pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
 pub use group::{Group, GroupOptions, Parameter};
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
