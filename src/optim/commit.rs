@@ -65,6 +65,15 @@ pub trait Commit {
         Vec::new()
     }
 
+    /// Makes all checks of [`commit`](Self::commit) that need no change, so that an update of several optimizers, as of
+    /// [`Both`](super::Both), can make those of all first. None by default.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit). Nothing has changed then.
+    fn check(&mut self, _: &GradStore) -> Result<()> {
+        Ok(())
+    }
+
     /// Applies one update with these gradients. After an error nothing has changed and it may be called again, unless the error
     /// is [`UpdateInterrupted`](crate::error::UpdateInterrupted) or [`DeviceFault`](crate::error::DeviceFault).
     ///
@@ -195,6 +204,10 @@ impl<O: Commit + ?Sized> Commit for Box<O> {
 
     fn frozen(&self) -> Vec<Parameter> {
         (**self).frozen()
+    }
+
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        (**self).check(gradients)
     }
 
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {

@@ -200,6 +200,11 @@ impl<O: Commit> Commit for Ema<O> {
         self.optimizer.frozen()
     }
 
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        self.follow()?;
+        self.optimizer.check(gradients)
+    }
+
     /// Updates, then averages. An error of averaging, which only a lost device or a panic leaves possible, is
     /// [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {

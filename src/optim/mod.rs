@@ -1,6 +1,7 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
 mod blend;
+mod both;
 mod coded;
 mod commit;
 mod cpu;
@@ -19,6 +20,7 @@ mod state_dict;
 pub use candle_nn::ParamsAdamW;
 
 pub(crate) use blend::blend;
+pub use both::Both;
 pub use commit::{Commit, Committed};
 pub use ema::Ema;
 pub use foreign::Foreign;

@@ -22,6 +22,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         self.setup.frozen()
     }
 
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        self.check_update(gradients, None)
+    }
+
     /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
     /// gradient stay as they are, and their step is not counted.
     ///
@@ -241,7 +245,8 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    fn apply(&mut self, gradients: &GradStore, squares: Option<f64>) -> Result<Committed> {
+    /// Checks everything that could make an update fail.
+    fn check_update(&self, gradients: &GradStore, squares: Option<f64>) -> Result<()> {
         if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
             return Err(invalid!(
                 Optimizer,
@@ -255,7 +260,11 @@ impl<A: Algorithm> Fused<A> {
                 "a sharded optimizer with clipping by norm, a loss scale or `skip_non_finite` needs a sum over the gradients of all ranks: let a trainer with `.group(&group)` make its updates"
             ));
         }
-        self.setup.check(gradients)?;
+        self.setup.check(gradients)
+    }
+
+    fn apply(&mut self, gradients: &GradStore, squares: Option<f64>) -> Result<Committed> {
+        self.check_update(gradients, squares)?;
         let committed = self.engine.commit(&self.setup, gradients, squares)?;
         self.has_scaled.store(false, Relaxed);
         Ok(committed)

@@ -3,6 +3,7 @@
 
 mod advised;
 mod atomic;
+mod both;
 mod candle;
 mod eight_bit;
 mod frozen;
