@@ -8,8 +8,8 @@ use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    AdamW, Algorithm, Commit, Fused, FusedBuilder, LossScale, Moments, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    AdamW, Algorithm, Both, Commit, Fused, FusedBuilder, LossScale, Moments, ParamsAdam,
+    ParamsAdamW, ParamsLion, ParamsSgd, Sgd,
 };
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -157,7 +157,34 @@ fn check_new() {
     assert!(grown < optimizer.state_bytes() / 8, "{grown} bytes");
 }
 
+/// An update of two optimizers is no exception.
+fn check_both(device: &Device) {
+    let [first, second] = [0, 1].map(|phase| {
+        let values = tensor(&[300], phase, DType::F32).to_device(device).unwrap();
+        Var::from_tensor(&values).unwrap()
+    });
+    let adamw = AdamW::builder(vec![("first", first.clone())]).clip_norm(0.5);
+    let sgd = Sgd::builder(vec![("second", second.clone())]);
+    let (adamw, sgd) = (adamw.build().unwrap(), sgd.build().unwrap());
+    let mut both = Both::new(("adamw", adamw), ("sgd", sgd)).unwrap();
+    let mut store = GradStore::default();
+    for var in [&first, &second] {
+        store.insert(var, var.copy().unwrap());
+    }
+    both.commit(&store).unwrap();
+    let region = Region::new(ALLOCATOR);
+    both.commit(&store).unwrap();
+    let change = region.change();
+    let counts = [
+        change.allocations,
+        change.reallocations,
+        change.deallocations,
+    ];
+    assert_eq!(counts, [0; 3], "{device:?}");
+}
+
 fn check_all(device: &Device) {
+    check_both(device);
     check(device, ParamsAdamW::default());
     check(device, ParamsAdam::default());
     check(device, ParamsSgd::default());

@@ -87,7 +87,7 @@ fn timed(memory: &DeviceMemory) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Prints the report of the step with the highest use, and what is attributed of it.
+/// Prints the report of the last step, and what is attributed of it.
 fn attributed(memory: &DeviceMemory) -> Result<()> {
     let layers = LayerMemory::new(memory);
     let subscriber = registry().with(layers.layer());
@@ -95,7 +95,7 @@ fn attributed(memory: &DeviceMemory) -> Result<()> {
         // As many samples as use several times what the threads of matrix products keep.
         let mut step = job(memory, 4 * SAMPLES)?;
         (0..3).for_each(|_| step());
-        let report = layers.highest();
+        let report = layers.report();
         println!("{report}");
         let share = report.attributed().expect("the allocator is installed");
         figure("layers/attributed_percent", share * 100., "%");

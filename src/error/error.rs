@@ -13,7 +13,7 @@ use super::exhausted::ResourceExhausted;
 use super::input::{LossError, OutputError};
 use super::invalid::Invalid;
 use super::memory::MemoryError;
-use super::optimizer::{OptimizerError, StateError};
+use super::optimizer::StateError;
 use super::unreached::UnreachedParameters;
 #[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
@@ -52,11 +52,9 @@ pub enum Error {
     Invalid(Box<Invalid>),
     /// A loss is not right, or its gradients are not.
     Loss(Box<LossError>),
-    /// An optimizer cannot use its arguments.
-    Optimizer(Box<OptimizerError>),
     /// Saved state does not match the optimizer.
     State(Box<StateError>),
-    /// A device's memory cannot be opened, or its limit cannot be set.
+    /// A limit on a device's memory cannot be set.
     Memory(Box<MemoryError>),
     /// A recomputed region did not do the same again.
     #[cfg(feature = "nn")]
@@ -107,7 +105,6 @@ contents! {
     DeviceFault: DeviceFault,
     Invalid: Invalid,
     LossError: Loss,
-    OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,
     #[cfg(feature = "nn")]

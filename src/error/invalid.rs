@@ -23,7 +23,7 @@ pub struct Invalid {
 }
 
 macro_rules! subjects {
-    ($($(#[doc = $doc:literal])+ $subject:ident: $is:ident),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $subject:ident $(| $variant:ident)?: $is:ident),+ $(,)?) => {
         /// What an [`Invalid`] is about.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Subject {
@@ -35,6 +35,7 @@ macro_rules! subjects {
                 $(#[doc = $doc])+
                 pub fn $is(&self) -> bool {
                     matches!(self, Self::Invalid(invalid) if invalid.subject == Subject::$subject)
+                        $(|| matches!(self, Self::$variant(_)))?
                 }
             )+
         }
@@ -48,8 +49,9 @@ subjects! {
     Layers: is_layers,
     /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
     Loss: is_loss,
-    /// Whether a device's memory cannot be opened, or its limit cannot be set.
-    Memory: is_memory,
+    /// Whether a device's memory cannot be opened, or its limit cannot be set. [`MemoryError`](super::MemoryError) has the cases to act
+    /// upon.
+    Memory | Memory: is_memory,
     /// Whether a monitor cannot be started.
     Monitor: is_monitor,
     /// Whether an optimizer cannot use its arguments.
@@ -66,8 +68,6 @@ subjects! {
     /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
     /// cases to act upon.
     Group: is_group,
-    /// Whether saved state does not match the optimizer.
-    State: is_state,
 }
 
 impl Invalid {

@@ -43,5 +43,5 @@ pub(crate) use input::{listed_twice, no_match, not_scalar, nothing_to_train, unt
 pub use invalid::Invalid;
 pub(crate) use invalid::{Subject, invalid};
 pub use memory::MemoryError;
-pub use optimizer::{OptimizerError, StateError};
+pub use optimizer::StateError;
 pub use unreached::UnreachedParameters;

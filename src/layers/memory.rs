@@ -1,15 +1,13 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry;
 
+use super::hooks::measured;
 use super::report::LayerReport;
 use super::shared::Shared;
 use super::spans::SpanLayer;
-use super::tracker::Key;
-use super::unit::Unit;
 use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::regions::Surroundings;
@@ -88,7 +86,8 @@ pub struct LayerMemory {
 }
 
 impl LayerMemory {
-    /// Measures this memory.
+    /// Measures this memory, in place of the `LayerMemory` before: the newest of a process measures, and the reports of others stay as they
+    /// are.
     pub fn new(memory: &DeviceMemory) -> Self {
         let shared = Shared::new(memory.clone());
         Self { shared }
@@ -119,18 +118,7 @@ impl LayerMemory {
 
     /// Measures a step of a loop of your own: forward pass, backward pass and update.
     pub fn measure<T>(&self, step: impl FnOnce() -> T) -> T {
-        struct Measured<'a>(&'a Shared, u64);
-        impl Drop for Measured<'_> {
-            fn drop(&mut self) {
-                (self.0).on_this_thread(|tracker| tracker.leave(Key::Measured(self.1)));
-            }
-        }
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Relaxed);
-        self.shared.on_this_thread(|tracker| {
-            tracker.enter_unit(Key::Measured(number), None, Vec::new());
-        });
-        let _measured = Measured(&self.shared, number);
+        let _measured = self.shared.is_active().then(measured);
         // Regions that the step recomputes are told apart.
         Surroundings::default().around(step)
     }
@@ -146,20 +134,8 @@ impl LayerMemory {
             };
             unit.clone()
         });
-        report(unit)
+        unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
     }
-
-    /// The step with the highest use so far.
-    pub fn highest(&self) -> LayerReport {
-        match self.shared.highest() {
-            Some(unit) if !unit.is_empty() => report(Some(unit)),
-            _ => self.report(),
-        }
-    }
-}
-
-fn report(unit: Option<Unit>) -> LayerReport {
-    unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
 }
 
 impl fmt::Debug for LayerMemory {

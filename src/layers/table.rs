@@ -20,106 +20,86 @@ impl LayerReport {
     ///
     /// On a GPU time is that of queuing the work.
     pub fn table(&self, count: usize) -> String {
-        Table(self, count).to_string()
+        if self.is_empty() {
+            return NOTHING_SEEN.to_owned();
+        }
+        let header = ["at peak", "share", "sum", "kept", "calls", "own time"].map(str::to_owned);
+        let mut lines = vec![self.title(), line(&header, "layer")];
+        let mut sum = 0;
+        for row in self.rows.iter().take(count) {
+            sum += row.at_peak.unwrap_or(0);
+            lines.push(self.line(row, sum));
+        }
+        let left = self.rows.get(count..).unwrap_or_default();
+        if !left.is_empty() {
+            let bytes = bytes_text(left.iter().map(|row| row.at_peak).sum());
+            lines.push(format!("{bytes:>11}  in {} more rows", left.len()));
+        }
+        lines.join("\n")
     }
 
-    /// The first line of the table.
+    /// The first line of the table: the work, its highest use, and how much of that is attributed.
     pub(crate) fn title(&self) -> String {
-        Headline(self).to_string()
+        let work = self.work.map_or(String::new(), |work| {
+            let what = match work.samples {
+                0 => "update".to_owned(),
+                samples => format!("micro-batch of {samples}"),
+            };
+            format!("{} {}, {what}: ", work.task, work.step + 1)
+        });
+        let Some(peak) = self.peak.map(ByteSize) else {
+            return format!("{work}memory is not counted on this device");
+        };
+        let at = match self.peak_at.as_slice() {
+            [] => String::new(),
+            parts => format!(" in {}", parts.join(".")),
+        };
+        let share = self.attributed();
+        let share = share.map_or(String::new(), |share| {
+            format!("; {:.1} % attributed", share * 100.)
+        });
+        format!("{work}highest use {peak}{at}{share}")
+    }
+
+    /// The line of a row. With it, the rows so far have `sum` bytes.
+    fn line(&self, row: &LayerRow, sum: u64) -> String {
+        let peak = self.peak.filter(|peak| *peak > 0);
+        let share = |bytes: Option<u64>| {
+            let share = bytes.zip(peak);
+            share.map_or(String::new(), |(bytes, peak)| {
+                format!("{:.1} %", bytes as f64 / peak as f64 * 100.)
+            })
+        };
+        let held = row.held.map_or(String::new(), |held| {
+            let sign = if held < 0 { "-" } else { "" };
+            format!("{sign}{}", ByteSize(held.unsigned_abs()))
+        });
+        let (calls, time) = match row.calls {
+            0 => Default::default(),
+            calls => (calls.to_string(), time(row.own_time)),
+        };
+        let bytes = row.at_peak.map(|bytes| ByteSize(bytes).to_string());
+        let sum = share(row.at_peak.map(|_| sum));
+        let columns = [
+            bytes.unwrap_or_default(),
+            share(row.at_peak),
+            sum,
+            held,
+            calls,
+            time,
+        ];
+        line(&columns, &row.name())
     }
 }
 
 impl fmt::Display for LayerReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Table(&self.folded(), MOST).fmt(f)
+        f.write_str(&self.folded().table(MOST))
     }
 }
 
-struct Table<'a>(&'a LayerReport, usize);
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self(report, count) = self;
-        if report.is_empty() {
-            return f.write_str(NOTHING_SEEN);
-        }
-        Headline(report).fmt(f)?;
-        let (at_peak, held) = ("at peak", "kept");
-        write!(
-            f,
-            "\n{at_peak:>11} {:>6} {:>6} {held:>11} {:>6} {:>10}  layer",
-            "share", "sum", "calls", "own time"
-        )?;
-        let mut sum = 0;
-        for row in report.rows.iter().take(*count) {
-            sum += row.at_peak.unwrap_or(0);
-            write_row(row, sum, report.peak, f)?;
-        }
-        let left = report.rows.get(*count..).unwrap_or_default();
-        if left.is_empty() {
-            return Ok(());
-        }
-        let bytes = left.iter().map(|row| row.at_peak).sum();
-        write!(
-            f,
-            "\n{:>11}  in {} more rows",
-            bytes_text(bytes),
-            left.len()
-        )
-    }
-}
-
-/// The work, its highest use, and how much of that is attributed.
-struct Headline<'a>(&'a LayerReport);
-
-impl fmt::Display for Headline<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self(report) = self;
-        if let Some(work) = report.work {
-            write!(f, "{} {}, ", work.task, work.step + 1)?;
-            match work.samples {
-                0 => f.write_str("update: ")?,
-                samples => write!(f, "micro-batch of {samples}: ")?,
-            }
-        }
-        let Some(peak) = report.peak else {
-            return f.write_str("memory is not counted on this device");
-        };
-        write!(f, "highest use {}", ByteSize(peak))?;
-        if !report.peak_at.is_empty() {
-            write!(f, " in {}", report.peak_at.join("."))?;
-        }
-        match report.attributed() {
-            Some(share) => write!(f, "; {:.1} % attributed", share * 100.),
-            None => Ok(()),
-        }
-    }
-}
-
-fn write_row(row: &LayerRow, sum: u64, peak: Option<u64>, f: &mut Formatter<'_>) -> fmt::Result {
-    let share = |bytes: Option<u64>| match (bytes, peak) {
-        (Some(bytes), Some(peak)) if peak > 0 => {
-            format!("{:.1} %", bytes as f64 / peak as f64 * 100.)
-        }
-        _ => String::new(),
-    };
-    let held = row.held.map_or(String::new(), |held| {
-        let sign = if held < 0 { "-" } else { "" };
-        format!("{sign}{}", ByteSize(held.unsigned_abs()))
-    });
-    let (calls, time) = match row.calls {
-        0 => Default::default(),
-        calls => (calls.to_string(), time(row.own_time)),
-    };
-    write!(
-        f,
-        "\n{:>11} {:>6} {:>6} {held:>11} {calls:>6} {time:>10}  {}",
-        row.at_peak
-            .map_or(String::new(), |bytes| ByteSize(bytes).to_string()),
-        share(row.at_peak),
-        share(row.at_peak.map(|_| sum)),
-        row.name()
-    )
+fn line([bytes, share, sum, held, calls, time]: &[String; 6], name: &str) -> String {
+    format!("{bytes:>11} {share:>6} {sum:>6} {held:>11} {calls:>6} {time:>10}  {name}")
 }
 
 fn time(time: Duration) -> String {

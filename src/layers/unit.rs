@@ -75,11 +75,6 @@ impl Unit {
         !self.is_guessed && !self.is_empty()
     }
 
-    /// Of several, the highest is the one that reports are about.
-    pub(super) fn rank(&self) -> (bool, u64) {
-        (self.is_said(), self.ledger.peak())
-    }
-
     /// Whether a report of the step is about this rather than the `other` one.
     pub(super) fn outdoes(&self, other: &Self) -> bool {
         if self.is_guessed && other.is_said() {

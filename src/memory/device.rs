@@ -1,11 +1,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use bytesize::ByteSize;
 use candle_core::Device;
 use parking_lot::{Mutex, ReentrantMutex};
 
 use super::limit::{Backing, Limit, MemoryStats};
-use crate::error::{MemoryError, MemoryReading, Result};
+use crate::error::{MemoryError, MemoryReading, Result, invalid};
 
 /// The memory of one device: its capacity, its use, and its limit.
 ///
@@ -81,12 +82,18 @@ impl DeviceMemory {
         if asked == Limit::Unlimited || asked == current.asked {
             return Ok(());
         }
-        Err(MemoryError::AlreadyOpen {
-            device: self.device().location(),
-            open: current.bytes,
-            asked: asked.resolve(|| self.shared.backing.room())?,
-        }
-        .into())
+        let describe = |limit: Option<u64>| {
+            let limit = limit.map(|limit| format!("a limit of {}", ByteSize(limit)));
+            limit.unwrap_or("no limit".to_owned())
+        };
+        let asked = asked.resolve(|| self.shared.backing.room())?;
+        Err(invalid!(
+            Memory,
+            "the memory of {:?} is open already with {}, not {}: a device has one limit in a process, so share the handle or change it with `set_limit`",
+            self.device().location(),
+            describe(current.bytes),
+            describe(asked)
+        ))
     }
 
     /// The device to create tensors on.
@@ -103,7 +110,7 @@ impl DeviceMemory {
     /// stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`], as when the memory is opened, and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is
+    /// As when the memory is opened ([`is_memory`](crate::Error::is_memory)), and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is
     /// lost. The limit then stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         let (asked, backing) = (limit.into(), &self.shared.backing);

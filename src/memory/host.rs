@@ -60,8 +60,9 @@ impl HostMemoryBuilder {
     /// Opens the host's memory.
     ///
     /// # Errors
-    /// [`MemoryError`]: a limit without the tracking allocator, below the present use, or other than the one in force; a fraction
-    /// outside (0, 1]; [`Limit::Auto`] on a machine that does not report its memory. Nothing has changed then.
+    /// [`MemoryError`] for a limit without the tracking allocator or below the present use; otherwise
+    /// ([`is_memory`](crate::Error::is_memory)) for another limit than the one in force, a fraction outside (0, 1], or [`Limit::Auto`] on a
+    /// machine that does not report its memory. Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         static OPENING: Mutex<()> = Mutex::new(());
         let _opening = OPENING.lock();

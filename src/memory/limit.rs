@@ -3,7 +3,7 @@ use std::fmt;
 use bytesize::ByteSize;
 use candle_core::Device;
 
-use crate::error::{MemoryError, MemoryReading, Neighbour, Result};
+use crate::error::{MemoryReading, Neighbour, Result, invalid};
 
 /// The fraction of the machine's or container's available memory that [`Limit::Auto`] takes. The rest is for memory that the
 /// allocator does not count (code, stacks, mapped files, the allocator's own reserve) and for other programs.
@@ -70,9 +70,17 @@ impl Limit {
             Self::Auto => (room.usable, room.auto_fraction),
         };
         if !(fraction > 0. && fraction <= 1.) {
-            return Err(MemoryError::Fraction(fraction).into());
+            return Err(invalid!(
+                Memory,
+                "limit fraction must be in (0, 1], got {fraction:?}"
+            ));
         }
-        let whole = whole.ok_or(MemoryError::Undetermined)?;
+        let whole = whole.ok_or_else(|| {
+            invalid!(
+                Memory,
+                "the available memory cannot be read on this machine: give the limit in bytes"
+            )
+        })?;
         Ok(Some((whole as f64 * fraction) as u64))
     }
 }

@@ -2,7 +2,7 @@ use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
 use super::{Parameter, Shard, StateDict};
-use crate::error::{OptimizerError, Remedy, Result};
+use crate::error::{Error, Remedy, Result, invalid};
 
 /// What became of an update; from [`Commit::commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +65,15 @@ pub trait Commit {
         Vec::new()
     }
 
+    /// Makes all checks of [`commit`](Self::commit) that need no change, so that an update of several optimizers, as of
+    /// [`Both`](super::Both), can make those of all first. None by default.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit). Nothing has changed then.
+    fn check(&mut self, _: &GradStore) -> Result<()> {
+        Ok(())
+    }
+
     /// Applies one update with these gradients. After an error nothing has changed and it may be called again, unless the error
     /// is [`UpdateInterrupted`](crate::error::UpdateInterrupted) or [`DeviceFault`](crate::error::DeviceFault).
     ///
@@ -80,15 +89,14 @@ pub trait Commit {
     /// move between ranks, `state` is the whole state, which replaces all, as in [`load_state`](Self::load_state).
     ///
     /// # Errors
-    /// [`OptimizerError::NotSharded`] if it cannot be sharded, as by default; [`OptimizerError::Unlisted`] if the shard leaves out a
-    /// parameter that is not frozen; [`OptimizerError::Piece`] for elements that cannot be updated by themselves: beyond the parameter, or in
-    /// blocks of 8 bits that are cut (see [`Shard::ALIGNMENT`]); [`OptimizerError::Elsewhere`] without `state` for elements of which another rank has the state; those of
+    /// About the optimizer ([`is_optimizer`](Error::is_optimizer)): if it cannot be sharded, as by default; if the shard leaves out a
+    /// parameter that is not frozen; for elements that cannot be updated by themselves: beyond the parameter, or in blocks of 8 bits that
+    /// are cut (see [`Shard::ALIGNMENT`]); without `state` for elements of which another rank has the state. Those of
     /// [`load_state`](Self::load_state), and of copying and memory. Nothing has changed then.
     #[doc(hidden)]
     fn shard(&mut self, _: &Shard, _: Option<&StateDict>) -> Result<()> {
-        let optimizer = std::any::type_name::<Self>().to_owned();
         let reason = "its state cannot be divided; use one of the fused optimizers, such as AdamW";
-        Err(OptimizerError::NotSharded { optimizer, reason }.into())
+        Err(not_sharded(std::any::type_name::<Self>(), reason))
     }
 
     /// What must be the same on all ranks that train together, a sentence for each option; by default the type's name.
@@ -113,8 +121,7 @@ pub trait Commit {
     /// The first call with a shard allocates. On CUDA each waits for the device.
     ///
     /// # Errors
-    /// Those of [`commit`](Self::commit) but for the loss scale; [`OptimizerError::Unlisted`] and [`OptimizerError::Piece`] as for
-    /// [`shard`](Self::shard).
+    /// Those of [`commit`](Self::commit) but for the loss scale, and those of [`shard`](Self::shard) about its pieces.
     #[doc(hidden)]
     fn measure(&mut self, _: &GradStore, _: &Shard) -> Result<Option<f64>> {
         Ok(None)
@@ -181,6 +188,14 @@ pub trait Commit {
     }
 }
 
+/// The error for an optimizer that keeps state for whole parameters alone.
+pub(super) fn not_sharded(optimizer: &str, reason: &str) -> Error {
+    invalid!(
+        Optimizer,
+        "{optimizer} cannot be sharded over ranks: {reason}"
+    )
+}
+
 /// An optimizer that is chosen at run time.
 impl<O: Commit + ?Sized> Commit for Box<O> {
     fn parameters(&self) -> &[Parameter] {
@@ -189,6 +204,10 @@ impl<O: Commit + ?Sized> Commit for Box<O> {
 
     fn frozen(&self) -> Vec<Parameter> {
         (**self).frozen()
+    }
+
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        (**self).check(gradients)
     }
 
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {

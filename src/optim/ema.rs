@@ -7,7 +7,7 @@ use super::foreign::interrupted;
 use super::rule::Range;
 use super::state_dict::entry;
 use super::{Commit, Committed, Parameter, Shard, StateDict, blend};
-use crate::error::{Error, OptimizerError, Remedy, Result, StateError};
+use crate::error::{Error, Remedy, Result, StateError};
 
 /// The name of an average in saved state.
 const AVERAGE: &str = "ema";
@@ -50,8 +50,8 @@ impl<O: Commit> Ema<O> {
     /// Averages the parameters of an optimizer. `decay` is usually 0.99 to 0.9999: an average reaches back about 1 / (1 − decay) steps.
     ///
     /// # Errors
-    /// [`OptimizerError`]: a decay that is not at least 0 and below 1, or an optimizer that divides its state among ranks; and errors
-    /// from copying.
+    /// A decay that is not at least 0 and below 1, or an optimizer that divides its state among ranks
+    /// ([`is_optimizer`](Error::is_optimizer)); and errors from copying.
     pub fn new(optimizer: O, decay: f64) -> Result<Self> {
         Range::FRACTION.check("Ema", "decay", decay)?;
         if optimizer.is_sharded() {
@@ -186,10 +186,9 @@ impl Drop for Trained {
 }
 
 fn not_sharded() -> Error {
-    let optimizer = "Ema".to_owned();
     let reason =
         "each rank keeps the averages of all parameters; build the optimizer without `sharded()`";
-    OptimizerError::NotSharded { optimizer, reason }.into()
+    super::commit::not_sharded("Ema", reason)
 }
 
 impl<O: Commit> Commit for Ema<O> {
@@ -199,6 +198,11 @@ impl<O: Commit> Commit for Ema<O> {
 
     fn frozen(&self) -> Vec<Parameter> {
         self.optimizer.frozen()
+    }
+
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        self.follow()?;
+        self.optimizer.check(gradients)
     }
 
     /// Updates, then averages. An error of averaging, which only a lost device or a panic leaves possible, is

@@ -60,7 +60,7 @@ impl<O: Optimizer> Foreign<O> {
     /// (f64 for f64 gradients).
     ///
     /// # Errors
-    /// [`OptimizerError`](crate::error::OptimizerError) for a norm that is not finite and above 0.
+    /// For a norm that is not finite and above 0 ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn clip_norm(mut self, norm: f64) -> Result<Self> {
         Range::POSITIVE.check("Foreign", "clip_norm", norm)?;
         self.clip_norm = Some(norm);

@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use candle_core::{DType, Device, Error as CandleError, Tensor};
 
 use super::StateDict;
 use super::state_dict::{MASTER, PIECES, Pieces, STEP, entry};
-use crate::error::{Error, OptimizerError, Result};
+use crate::error::{Error, Result, invalid};
 
 impl StateDict {
     /// Puts the states of all ranks of a sharded optimizer together, in any order: to the state that one process without sharding would
@@ -12,8 +13,8 @@ impl StateDict {
     /// is. Parameters of which no rank owns an element get new state.
     ///
     /// # Errors
-    /// [`OptimizerError::Merge`] if elements are missing or come twice, or if the states differ in the number of updates or in options;
-    /// errors from candle.
+    /// If elements are missing or come twice, or if the states differ in the number of updates or in options
+    /// ([`is_optimizer`](Error::is_optimizer)); errors from candle.
     pub fn merge(ranks: Vec<Self>) -> Result<Self> {
         if let [whole] = ranks.as_slice()
             && !whole.metadata.contains_key(PIECES)
@@ -164,6 +165,9 @@ impl<'a> One<'a> {
     }
 }
 
-fn refused(what: impl Into<String>) -> Error {
-    OptimizerError::Merge(what.into()).into()
+fn refused(what: impl Display) -> Error {
+    invalid!(
+        Optimizer,
+        "the ranks' states cannot be put together: {what}; pass those of all ranks, taken after the same update"
+    )
 }

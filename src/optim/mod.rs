@@ -1,6 +1,7 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
 mod blend;
+mod both;
 mod coded;
 mod commit;
 mod cpu;
@@ -19,9 +20,11 @@ mod state_dict;
 pub use candle_nn::ParamsAdamW;
 
 pub(crate) use blend::blend;
+pub use both::Both;
 pub use commit::{Commit, Committed};
 pub use ema::Ema;
 pub use foreign::Foreign;
+pub(crate) use fused::check_shape;
 pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
 pub use group::{Group, GroupOptions, Parameter};
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};

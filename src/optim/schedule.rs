@@ -1,7 +1,7 @@
 use std::f64::consts::PI;
 
 use super::rule::Range;
-use crate::error::{OptimizerError, Result};
+use crate::error::{Result, invalid};
 
 /// The learning rate as a function of the step, counted from 0; for any optimizer.
 ///
@@ -110,20 +110,18 @@ impl LearningRateBuilder {
     /// Builds the schedule.
     ///
     /// # Errors
-    /// [`OptimizerError`](crate::error::OptimizerError) if a rate or the factor is negative or not finite, the floor is above
-    /// the peak, or `every` is 0.
+    /// If a rate or the factor is negative or not finite, the floor is above the peak, or `every` is 0
+    /// ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn build(self) -> Result<LearningRate> {
         let check = |name, value, range: Range| range.check("LearningRate", name, value);
         check("peak", self.0.peak, Range::NOT_NEGATIVE)?;
         check("floor", self.0.floor, Range::NOT_NEGATIVE)?;
         if self.0.floor > self.0.peak {
-            return Err(OptimizerError::HyperParameter {
-                optimizer: "LearningRate",
-                name: "floor",
-                value: self.0.floor.to_string(),
-                allowed: "at most the peak",
-            }
-            .into());
+            return Err(invalid!(
+                Optimizer,
+                "`floor` of LearningRate must be at most the peak, got {}",
+                self.0.floor
+            ));
         }
         if let Shape::Steps { every, factor } = self.0.shape {
             check("every", every as f64, Range::POSITIVE)?;

@@ -1,7 +1,7 @@
 use candle_core::{DType, Tensor};
 
-use crate::error::{OptimizerError, Result};
-use crate::optim::{Parameter, blend};
+use crate::error::Result;
+use crate::optim::{Parameter, blend, check_shape};
 
 /// A parameter and the weighted mean of its gradients.
 #[derive(Debug)]
@@ -20,15 +20,8 @@ pub(super) struct Slot {
 impl Slot {
     /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
     pub(super) fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
-        let var = &self.parameter.var;
-        if gradient.shape() != var.shape() {
-            return Err(OptimizerError::GradientShape {
-                parameter: self.parameter.name.clone(),
-                expected: var.shape().clone(),
-                found: gradient.shape().clone(),
-            }
-            .into());
-        }
+        let Parameter { name, var } = &self.parameter;
+        check_shape(name, var, gradient)?;
         if self.buffer.is_none() {
             let dtype = self.buffer_type();
             self.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);

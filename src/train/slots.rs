@@ -9,8 +9,8 @@ use super::reach::Reach;
 use super::slot::Slot;
 use crate::batch::run_phase;
 use crate::error::{
-    Error, LossError, OptimizerError, Phase, Result, UnreachedParameters, listed_twice,
-    nothing_to_train, untrainable,
+    Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train,
+    untrainable,
 };
 use crate::optim::Parameter;
 
@@ -88,8 +88,11 @@ impl Slots {
         if let (true, Some(flat)) = (self.is_sharded, &self.flat)
             && let Some(new) = flat.missing(&slots)
         {
-            let name = new.parameter.name.clone();
-            return Err(OptimizerError::Thawed(name).into());
+            return Err(invalid!(
+                Optimizer,
+                "parameter `{}` was thawed, and a sharded optimizer keeps no state for it: thaw before the trainer is built, or save a checkpoint, build a new trainer with the group thawed, and resume",
+                new.parameter.name
+            ));
         }
         self.slots = slots;
         self.fingerprint = self.checksum();

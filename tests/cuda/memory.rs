@@ -1,18 +1,16 @@
 //! `DeviceMemory::cuda`: opening, counting, sharing, refusing.
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::error::MemoryError;
 use candle_headroom::memory::{Growth, Limit, PeakScope};
 use candle_headroom::{DeviceMemory, Error};
 
 use crate::gpu::{MIB, bytes, fresh, gpu, simulated};
 use crate::simulator::Simulator;
 
-fn memory_error(error: Error) -> MemoryError {
-    match error {
-        Error::Memory(error) => *error,
-        other => panic!("no memory error: {other}"),
-    }
+/// The text of an error about memory.
+fn memory_error(error: Error) -> String {
+    assert!(error.is_memory(), "{error}");
+    error.to_string()
 }
 
 #[test]
@@ -85,18 +83,13 @@ fn a_second_opening_shares_or_is_refused() {
         assert!(tensor.eq(&other).is_ok());
     }
     let error = memory_error(open().limit(128 * MIB).open().unwrap_err());
-    assert!(matches!(error, MemoryError::AlreadyOpen { .. }), "{error}");
     assert!(
-        error
-            .to_string()
-            .contains("256.0 MiB, not a limit of 128.0 MiB"),
+        error.contains("is open already with a limit of 256.0 MiB, not a limit of 128.0 MiB"),
         "{error}"
     );
     let error = memory_error(open().growth(Growth::Preallocate).open().unwrap_err());
     assert!(
-        error
-            .to_string()
-            .contains("Growth::OnDemand, not Preallocate"),
+        error.contains("Growth::OnDemand, not Preallocate"),
         "{error}"
     );
     assert_eq!(memory.limit(), Some(256 * MIB));
@@ -135,7 +128,7 @@ fn bad_settings_are_refused_and_change_nothing() {
             "cannot be taken at once",
         ),
     ] {
-        let error = memory_error(builder.open().unwrap_err()).to_string();
+        let error = memory_error(builder.open().unwrap_err());
         assert!(error.contains(words), "{error}");
     }
     let after = Simulator::of(gpu.ordinal).map(|simulator| simulator.counters().live_pools);
@@ -143,7 +136,7 @@ fn bad_settings_are_refused_and_change_nothing() {
     assert!(Tensor::zeros(4, DType::F32, &plain).is_ok());
     let memory = open().limit(256 * MIB).open().unwrap();
     let _held = bytes(&memory, 128 * MIB).unwrap();
-    let error = memory_error(memory.set_limit(64 * MIB).unwrap_err()).to_string();
+    let error = memory_error(memory.set_limit(64 * MIB).unwrap_err());
     assert!(error.contains("is below the"), "{error}");
     assert_eq!(memory.limit(), Some(256 * MIB));
     assert!(bytes(&memory, 64 * MIB).is_ok());
@@ -159,12 +152,10 @@ fn a_busy_device_is_unavailable_with_the_remedy() {
     simulator.fault_at_launch(0, UNAVAILABLE, true);
     let opened = DeviceMemory::cuda(gpu.ordinal).open();
     simulator.clear_fault();
-    let error = memory_error(opened.unwrap_err());
-    let text = error.to_string();
+    let text = memory_error(opened.unwrap_err());
     assert!(text.contains("CUDA_ERROR_DEVICE_UNAVAILABLE"), "{text}");
     assert!(text.contains("check the compute mode"), "{text}");
-    let is_unavailable = matches!(error, MemoryError::Unavailable { ordinal: 3, .. });
-    assert!(is_unavailable, "{text}");
+    assert!(text.starts_with("CUDA device 3 cannot be opened"), "{text}");
     assert!(DeviceMemory::cuda(gpu.ordinal).open().is_ok());
 }
 
@@ -200,7 +191,10 @@ fn a_device_without_pools_is_refused() {
     let opened = DeviceMemory::cuda(gpu.ordinal).open();
     simulator.set_pools_supported(true);
     let error = memory_error(opened.unwrap_err());
-    assert!(matches!(error, MemoryError::NoPools(3)), "{error}");
+    assert!(
+        error.starts_with("CUDA device 3 does not support memory pools"),
+        "{error}"
+    );
 }
 
 #[test]

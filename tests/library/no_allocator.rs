@@ -12,6 +12,7 @@ fn a_limit_is_refused_with_the_two_lines_to_add() {
     for limit in [Limit::Bytes(ByteSize::gib(1)), Limit::Auto] {
         let error = DeviceMemory::host().limit(limit).open().unwrap_err();
         let text = error.to_string();
+        assert!(error.is_memory());
         let Error::Memory(error) = error else {
             panic!("{error}")
         };

@@ -19,73 +19,57 @@ pub struct Modules<'a> {
     total: usize,
 }
 
-/// A parameter's name in parts.
-struct Name<'a> {
-    /// The module's path up to its first number, such as `model.layers.0`, so that the parts of a layer are not listed one by one.
-    module: &'a str,
-    /// The same with `*` for the number.
-    pattern: String,
-    parameter: &'a str,
-}
-
 /// Groups `names` by module. `others` are the remaining parameters, for the totals.
 pub fn by_module<'a>(
     names: impl Iterator<Item = &'a str>,
     others: impl Iterator<Item = &'a str>,
 ) -> Vec<Modules<'a>> {
-    let mut groups: BTreeMap<String, Vec<(&str, Name<'_>)>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for name in names {
-        let parts = Name::new(name);
-        let group = groups.entry(parts.pattern.clone()).or_default();
-        group.push((name, parts));
+        let (module, _) = split(name);
+        groups.entry(pattern(module)).or_default().push(name);
     }
-    let others: Vec<Name<'_>> = others.map(Name::new).collect();
-    let modules = groups.into_iter().map(|(pattern, group)| {
-        let modules: BTreeSet<&str> = group.iter().map(|(_, parts)| parts.module).collect();
+    let others: Vec<_> = others.map(|other| split(other).0).collect();
+    let modules = groups.into_iter().map(|(numbered, group)| {
+        let modules: BTreeSet<&str> = group.iter().map(|name| split(name).0).collect();
         let path = match modules.len() {
             1 => modules.into_iter().collect(),
-            _ => pattern,
+            _ => numbered,
         };
         let others = others.iter();
-        let others = others.filter(|other| [other.module, &other.pattern].contains(&path.as_str()));
+        let others = others.filter(|other| **other == path || pattern(other) == path);
         Modules {
             total: group.len() + others.count(),
             path,
-            parameters: group.iter().map(|(_, parts)| parts.parameter).collect(),
-            names: group.iter().map(|(name, _)| *name).collect(),
+            parameters: group.iter().map(|name| split(name).1).collect(),
+            names: group,
         }
     });
     modules.collect()
 }
 
-impl<'a> Name<'a> {
-    fn new(name: &'a str) -> Self {
+/// A parameter's module, up to its first number, such as `model.layers.0`, so that the parts of a layer are not listed one by one; and the
+/// rest of its name.
+fn split(name: &str) -> (&str, &str) {
+    let Some((path, _)) = name.rsplit_once('.') else {
         // A Var without a name has its place in the list.
         let is_place = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-        let alone = (if is_place { "Var" } else { "" }, name);
-        let (module, parameter) = name.rsplit_once('.').unwrap_or(alone);
-        let mut end = 0;
-        for part in module.split('.') {
-            end += part.len();
-            let stem = part.trim_end_matches(|last: char| last.is_ascii_digit());
-            let number = part.len() - stem.len();
-            if number > 0
-                && let Some((module, rest)) = name.split_at_checked(end)
-                && let Some(before) = module.get(..end - number)
-            {
-                return Self {
-                    module,
-                    pattern: format!("{before}*"),
-                    parameter: rest.trim_start_matches('.'),
-                };
-            }
-            end += 1; // the dot
-        }
-        Self {
-            module,
-            pattern: module.to_owned(),
-            parameter,
-        }
+        return (if is_place { "Var" } else { "" }, name);
+    };
+    let dots = path.match_indices('.').map(|(at, _)| at);
+    let modules = dots.filter_map(|end| path.get(..end));
+    let mut numbered =
+        modules.filter(|module| module.ends_with(|last: char| last.is_ascii_digit()));
+    let module = numbered.next().unwrap_or(path);
+    let rest = name.strip_prefix(module).unwrap_or(name);
+    (module, rest.trim_start_matches('.'))
+}
+
+/// The module's path with `*` for the number at its end.
+fn pattern(module: &str) -> String {
+    match module.trim_end_matches(|last: char| last.is_ascii_digit()) {
+        stem if stem.len() < module.len() => format!("{stem}*"),
+        whole => whole.to_owned(),
     }
 }
 

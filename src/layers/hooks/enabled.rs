@@ -7,8 +7,8 @@ use crate::batch::Task;
 use crate::error::{Holding, Phase};
 use crate::layers::path::{PathId, current};
 use crate::layers::report::LayerReport;
-use crate::layers::shared::{are_any, for_each};
-use crate::layers::tracker::{Key, Tracker};
+use crate::layers::shared::active;
+use crate::layers::tracker::Tracker;
 use crate::layers::unit::Work;
 
 /// The layers of an exhaustion's long form.
@@ -19,14 +19,12 @@ const LARGEST: usize = 6;
 pub(crate) struct Guard(Option<u64>, PhantomData<*const ()>);
 
 impl Guard {
-    /// Begins the work in all that live.
-    fn enter(mut enter: impl FnMut(&mut Tracker, u64)) -> Self {
+    /// Begins the work, if a `LayerMemory` measures.
+    fn enter(enter: impl FnOnce(&mut Tracker, u64)) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = are_any().then(|| {
+        let number = active().map(|shared| {
             let number = NEXT.fetch_add(1, Relaxed);
-            for_each(|shared| {
-                shared.on_this_thread(|tracker| enter(tracker, number));
-            });
+            shared.on_this_thread(|tracker| enter(tracker, number));
             number
         });
         Self(number, PhantomData)
@@ -35,10 +33,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(number) = self.0 {
-            for_each(|shared| {
-                shared.on_this_thread(|tracker| tracker.leave_guard(number));
-            });
+        if let Some((number, shared)) = self.0.zip(active()) {
+            shared.on_this_thread(|tracker| tracker.leave_guard(number));
         }
     }
 }
@@ -51,15 +47,17 @@ pub(crate) fn piece(
     work: (Task, u64, usize),
     held: impl FnOnce() -> Vec<Holding>,
 ) -> Guard {
-    if !are_any() {
-        return Guard(None, PhantomData);
-    }
-    let held = held();
+    let held = active().map_or_else(Vec::new, |_| held());
     let work = Some((engine, Work::new(work)));
     Guard::enter(|tracker, number| match tracker.is_on(device) {
-        true => tracker.enter_unit(Key::Guard(number), work, held.clone()),
+        true => tracker.enter_unit(number, work, held),
         false => tracker.enter_elsewhere(number),
     })
+}
+
+/// Begins a step of a loop of one's own.
+pub(in crate::layers) fn measured() -> Guard {
+    Guard::enter(|tracker, number| tracker.enter_unit(number, None, Vec::new()))
 }
 
 /// Begins a phase.
@@ -84,16 +82,14 @@ pub(crate) fn last() -> Guard {
 
 /// The layers that held the most at the highest use of the micro-batch in progress on this thread.
 pub(crate) fn largest(device: &Device) -> Vec<Holding> {
-    let mut largest = Vec::new();
-    if are_any() {
-        for_each(|shared| {
-            shared.on_this_thread(|tracker| {
-                if tracker.is_on(device) && largest.is_empty() {
-                    tracker.settle();
-                    largest = LayerReport::of(&tracker.unit).largest(LARGEST);
-                }
-            });
-        });
-    }
-    largest
+    let largest = active().and_then(|shared| {
+        shared.on_this_thread(|tracker| {
+            if !tracker.is_on(device) {
+                return Vec::new();
+            }
+            tracker.settle();
+            LayerReport::of(&tracker.unit).largest(LARGEST)
+        })
+    });
+    largest.unwrap_or_default()
 }

@@ -10,6 +10,8 @@ use disabled as hooks;
 #[cfg(feature = "layers")]
 use enabled as hooks;
 
+#[cfg(feature = "layers")]
+pub(in crate::layers) use hooks::measured;
 pub(crate) use hooks::{Guard, largest, phase, piece};
 #[cfg(feature = "nn")]
 pub(crate) use hooks::{again, last, place};

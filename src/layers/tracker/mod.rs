@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::Device;
 
 use crate::error::Phase;
+use crate::layers::claims::SpanKey;
 use crate::layers::path::{Part, PathId, set_current};
 use crate::layers::stats::Calls;
 use crate::layers::unit::Unit;
@@ -15,13 +16,11 @@ use crate::memory::{DeviceMemory, PeakScope};
 /// What began and has not ended yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::layers) enum Key {
-    Span(u32, u64),
-    /// A phase, or another piece of work of this crate.
+    Span(SpanKey),
+    /// A phase, a piece of work of this crate, or a step of a loop of one's own.
     Guard(u64),
     /// More work of the span that was left last.
     Last(u64),
-    /// A step of a loop of one's own.
-    Measured(u64),
 }
 
 #[derive(Debug)]
@@ -58,8 +57,6 @@ pub(in crate::layers) struct Tracker {
     pub(in crate::layers) unit: Unit,
     /// The piece with the highest use of the last step that has ended, or is in progress.
     pub(in crate::layers) last: Unit,
-    /// That of the step with the highest use.
-    pub(in crate::layers) highest: Unit,
     ended: Option<Instant>,
     /// The pieces of work on other devices that this thread is in.
     elsewhere: Vec<u64>,
@@ -82,7 +79,6 @@ impl Tracker {
             in_phases: Vec::new(),
             unit,
             last: Unit::default(),
-            highest: Unit::default(),
             ended: None,
             elsewhere: Vec::new(),
             number: 0,
@@ -276,7 +272,7 @@ impl Tracker {
             Key::Span(..) => Some(1),
             // What it frees is not kept by the span.
             Key::Last(_) => self.unit.stats.of(frame.path).map(|_| 0),
-            Key::Guard(_) | Key::Measured(_) => None,
+            Key::Guard(_) => None,
         };
         if let Some(count) = count
             && frame.unit == self.number

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use super::{Key, Tracker};
 use crate::error::Holding;
-use crate::layers::unit::{Unit, Work};
+use crate::layers::unit::Work;
 
 impl Tracker {
     /// Begins a piece of work, unless it is a part of another one.
     pub(in crate::layers) fn enter_unit(
         &mut self,
-        key: Key,
+        guard: u64,
         work: Option<(u64, Work)>,
         held: Vec<Holding>,
     ) {
@@ -24,7 +24,7 @@ impl Tracker {
             self.end_unit();
             self.begin_unit(work, held);
         }
-        self.push(key, is_unit, place);
+        self.push(Key::Guard(guard), is_unit, place);
         self.resume();
     }
 
@@ -45,9 +45,6 @@ impl Tracker {
         }
         self.ended = Some(Instant::now());
         if self.unit.outdoes(&self.last) {
-            if self.unit.ledger.peak() > 0 && self.unit.rank() > self.highest.rank() {
-                self.highest.clone_from(&self.unit);
-            }
             std::mem::swap(&mut self.unit, &mut self.last);
         }
     }
@@ -57,12 +54,5 @@ impl Tracker {
     pub(in crate::layers) fn rank(&self) -> (bool, Option<Instant>, bool) {
         let is_said = self.last.is_said() || self.unit.is_said();
         (is_said, self.ended, !self.unit.is_empty())
-    }
-
-    /// Takes over the highest use of a thread that has ended.
-    pub(in crate::layers) fn take_highest(&mut self, other: Unit) {
-        if other.rank() > self.highest.rank() {
-            self.highest = other;
-        }
     }
 }

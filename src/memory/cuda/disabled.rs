@@ -1,10 +1,13 @@
 use candle_core::{Device, Tensor};
 
-use crate::error::{MemoryError, Result};
+use crate::error::{Result, invalid};
 use crate::memory::{DeviceMemory, Growth, Limit};
 
 pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<DeviceMemory> {
-    Err(MemoryError::NotBuilt(ordinal).into())
+    Err(invalid!(
+        Memory,
+        "CUDA device {ordinal} cannot be opened: build candle-headroom with its feature `cuda`"
+    ))
 }
 
 pub(super) fn synchronize(device: &Device) -> Result<()> {

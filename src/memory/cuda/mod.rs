@@ -114,9 +114,9 @@ impl CudaMemoryBuilder {
     /// Opens the device's memory, or shares it if it is open and no other settings are given.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::error::MemoryError): a build without the feature `cuda`, no such device, a busy device or one without memory pools,
-    /// other settings than those in force, an impossible limit, or memory that cannot be taken at once. Any other error of the driver. Nothing
-    /// has changed then.
+    /// A build without the feature `cuda`, no such device, a busy device or one without memory pools, other settings than those in force,
+    /// an impossible limit, or memory that cannot be taken at once ([`is_memory`](Error::is_memory)). Any other error of the driver.
+    /// Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         open(self.ordinal, self.growth, self.limit)
     }

@@ -12,7 +12,7 @@ use candle_core::{CudaDevice, Device, Result as CandleResult, Tensor};
 use super::layout::{
     Arguments, COEFFICIENTS, Control, Entry, Header, Slot, Task, address_of, code, locate,
 };
-use crate::error::{OptimizerError, Result};
+use crate::error::{Result, invalid};
 use crate::optim::blend::Axes;
 use crate::optim::fused::{Progress, Setup, misplaced};
 use crate::optim::rule::Rule;
@@ -102,9 +102,12 @@ impl Tables {
                 continue;
             };
             let axes = Axes::of(gradient.layout());
-            let axes = axes.map_err(|rank| OptimizerError::GradientStrides {
-                parameter: parameter.name.clone(),
-                rank,
+            let axes = axes.map_err(|rank| {
+                invalid!(
+                    Optimizer,
+                    "the gradient of `{}` has {rank} non-contiguous axes: make it contiguous",
+                    parameter.name
+                )
             })?;
             if axes.rank > 0 {
                 self.axes.set(index, axes);

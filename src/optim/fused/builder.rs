@@ -9,7 +9,7 @@ use super::held::Halves;
 use super::managed::{Managed, memory};
 use super::optimizer::Fused;
 use super::setup::Setup;
-use crate::error::{OptimizerError, Result, listed_twice, nothing_to_train};
+use crate::error::{Result, invalid, listed_twice, nothing_to_train};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
 use crate::optim::rule::Range;
@@ -150,7 +150,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Divides the state among the ranks of a trainer's group (ZeRO stage 1): allocates none until the trainer says for which elements. Until then updates are refused
-    /// ([`OptimizerError::Unlisted`]).
+    /// ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn sharded(mut self) -> Self {
         self.shard = Some(Shard::default());
         self
@@ -159,9 +159,9 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// Builds the optimizer and allocates its state.
     ///
     /// # Errors
-    /// [`OptimizerError`], or parameters that cannot be trained ([`is_parameter`](crate::Error::is_parameter)): a hyper-parameter out of its range, no Var to train, a Var that is listed twice,
-    /// two of one name, a type that cannot be trained or rounded so, Vars on several devices or on one without fused passes; and
-    /// [`ResourceExhausted`](crate::error::ResourceExhausted).
+    /// A hyper-parameter out of its range, two Vars of one name, a type that cannot be rounded so, Vars on several devices or on one
+    /// without fused passes ([`is_optimizer`](crate::Error::is_optimizer)); no Var to train, a Var that is listed twice, a type that cannot
+    /// be trained ([`is_parameter`](crate::Error::is_parameter)); and [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut rule = self.params;
         for ((_, _, value), given) in rule.hyper_parameters().zip(self.rates) {
@@ -188,7 +188,10 @@ impl<A: Algorithm> FusedBuilder<A> {
                     continue;
                 }
                 if !names.insert(name.clone()) {
-                    return Err(OptimizerError::Name(name.clone()).into());
+                    return Err(invalid!(
+                        Optimizer,
+                        "two parameters have the name `{name}`: give each its own"
+                    ));
                 }
                 let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
                 parameters.push(managed);
@@ -213,7 +216,13 @@ impl<A: Algorithm> FusedBuilder<A> {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => Box::new(cuda::Engine::new(device, &setup, None, None)?),
-            _ => return Err(OptimizerError::Device(device.location()).into()),
+            _ => {
+                return Err(invalid!(
+                    Optimizer,
+                    "fused optimizers run on the CPU and, with the feature `cuda`, on CUDA, not on {:?}: use candle_nn's there",
+                    device.location()
+                ));
+            }
         };
         Ok(Fused {
             engine,
@@ -233,11 +242,12 @@ fn one_device(parameters: &[Managed]) -> Result<Device> {
     let expected = first.var.device();
     match (parameters.iter()).find(|p| !expected.same_device(p.var.device())) {
         None => Ok(expected.clone()),
-        Some(parameter) => Err(OptimizerError::Devices {
-            parameter: parameter.name.clone(),
-            expected: expected.location(),
-            found: parameter.var.device().location(),
-        }
-        .into()),
+        Some(parameter) => Err(invalid!(
+            Optimizer,
+            "parameter `{}` is on {:?}, not {:?}: use an optimizer for each",
+            parameter.name,
+            parameter.var.device().location(),
+            expected.location()
+        )),
     }
 }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::engine::{Loaded, Snapshot};
 use super::optimizer::Fused;
 use super::reader::Document;
-use crate::error::{OptimizerError, Remedy, Result};
+use crate::error::{Remedy, Result, invalid};
 use crate::optim::state_dict::{OPTIMIZER, PIECES, Pieces, STEP, entry};
 use crate::optim::{Algorithm, Commit, Committed, Parameter, Shard, StateDict};
 
@@ -22,6 +22,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         self.setup.frozen()
     }
 
+    fn check(&mut self, gradients: &GradStore) -> Result<()> {
+        self.check_update(gradients, None)
+    }
+
     /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
     /// gradient stay as they are, and their step is not counted.
     ///
@@ -29,11 +33,11 @@ impl<A: Algorithm> Commit for Fused<A> {
     /// CUDA, the device decides whether to skip a step: [`Committed::Unknown`]. [`progress`](Self::progress) has the counts.
     ///
     /// # Errors
-    /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Self::set_learning_rate) set a rate
-    /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Commit::scale_loss) since the last update;
-    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
+    /// If a gradient does not fit its parameter, if [`set_learning_rate`](Self::set_learning_rate) set a rate that is out of range, or,
+    /// with a loss scale, if no loss went through [`scale_loss`](Commit::scale_loss) since the last update
+    /// ([`is_optimizer`](crate::Error::is_optimizer)); errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
     /// have changed, is ruled out by these checks, short of a panic in a thread of the update. A sharded optimizer may need the sum of
-    /// all ranks' gradients, which a trainer gives it ([`OptimizerError::Unmeasured`]).
+    /// all ranks' gradients, which a trainer gives it.
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         self.apply(gradients, None)
     }
@@ -232,7 +236,8 @@ impl<A: Algorithm> Commit for Fused<A> {
     ///
     /// # Errors
     /// [`StateError`](crate::error::StateError) with every entry that does not fit;
-    /// [`OptimizerError`](crate::error::OptimizerError) if the state thaws a group of a type that this optimizer's options are not for;
+    /// an error about the optimizer ([`is_optimizer`](crate::Error::is_optimizer)) if the state thaws a group of a type that this
+    /// optimizer's options are not for;
     /// errors from copying. Nothing has changed then.
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         self.load(self.setup.clone(), state)
@@ -240,15 +245,26 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    fn apply(&mut self, gradients: &GradStore, squares: Option<f64>) -> Result<Committed> {
+    /// Checks everything that could make an update fail.
+    fn check_update(&self, gradients: &GradStore, squares: Option<f64>) -> Result<()> {
         if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
-            return Err(OptimizerError::Unscaled.into());
+            return Err(invalid!(
+                Optimizer,
+                "the optimizer has a loss scale, but the loss was not scaled: differentiate `optimizer.scale_loss(&loss)?`, or call `backward_step`"
+            ));
         }
         let needs_sum = self.setup.shard.is_some() && self.setup.adjustment.needs_survey();
         if needs_sum && squares.is_none() {
-            return Err(OptimizerError::Unmeasured.into());
+            return Err(invalid!(
+                Optimizer,
+                "a sharded optimizer with clipping by norm, a loss scale or `skip_non_finite` needs a sum over the gradients of all ranks: let a trainer with `.group(&group)` make its updates"
+            ));
         }
-        self.setup.check(gradients)?;
+        self.setup.check(gradients)
+    }
+
+    fn apply(&mut self, gradients: &GradStore, squares: Option<f64>) -> Result<Committed> {
+        self.check_update(gradients, squares)?;
         let committed = self.engine.commit(&self.setup, gradients, squares)?;
         self.has_scaled.store(false, Relaxed);
         Ok(committed)

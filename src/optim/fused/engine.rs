@@ -7,7 +7,7 @@ use candle_core::{Device, Error, Result as CandleResult, Tensor};
 use super::adjustment::Progress;
 use super::managed::Managed;
 use super::setup::Setup;
-use crate::error::{OptimizerError, Phase, Result};
+use crate::error::{Phase, Result, invalid};
 use crate::optim::Committed;
 use crate::optim::rule::Rule;
 use crate::optim::state_dict::MASTER;
@@ -99,12 +99,11 @@ impl Snapshot {
                 is_around
             });
             let Some(around) = around else {
-                return Err(OptimizerError::Elsewhere {
-                    parameter: parameter.name.clone(),
-                    start: range.start,
-                    end: range.end,
-                }
-                .into());
+                return Err(invalid!(
+                    Optimizer,
+                    "the state of elements {range:?} of parameter `{}` is not on this rank: pass `shard` the ranks' states, put together by `StateDict::merge`",
+                    parameter.name
+                ));
             };
             places.push((before + range.start - around.start, range.len()));
         }

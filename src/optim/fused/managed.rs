@@ -1,9 +1,9 @@
 use std::ops::Range;
 
-use candle_core::{DType, Result as CandleResult, Storage, Tensor, Var};
+use candle_core::{DType, Device, Result as CandleResult, Storage, Tensor, Var};
 
 use super::held::{Halves, Held};
-use crate::error::{OptimizerError, Result, untrainable};
+use crate::error::{Result, invalid, untrainable};
 use crate::optim::rule::Rule;
 use crate::optim::state_dict::MASTER;
 use crate::optim::{Moments, Parameter};
@@ -61,7 +61,10 @@ impl Managed {
         let has_master = halves == Halves::Masters && var.dtype() != full;
         let kept = kept.chain(has_master.then_some(master));
         let Some((start, end)) = var.layout().contiguous_offsets() else {
-            return Err(OptimizerError::NotContiguous(name).into());
+            return Err(invalid!(
+                Optimizer,
+                "parameter `{name}` is not contiguous: make the Var from `tensor.contiguous()?`"
+            ));
         };
         let flat = var.as_detached_tensor().flatten_all()?;
         Ok(Self {
@@ -112,50 +115,49 @@ impl Managed {
             Moments::Float(dtype) => (dtype, dtype == full),
             Moments::EightBit => (DType::U8, full == DType::F32),
         };
-        let parameter = || self.name.clone();
-        let error = if !is_kept {
-            OptimizerError::Moments {
-                parameter: parameter(),
-                parameter_dtype,
-                dtype,
-            }
-        } else if halves == Halves::Stochastic && parameter_dtype == DType::F16 {
-            OptimizerError::Rounding(parameter())
-        } else {
-            return Ok(());
-        };
-        Err(error.into())
+        let name = &self.name;
+        if !is_kept {
+            return Err(invalid!(
+                Optimizer,
+                "moments of parameter `{name}`, which is {parameter_dtype:?}, cannot be {dtype:?}: they are f32, bf16 or of 8 bits, and f64 for f64 parameters"
+            ));
+        }
+        if halves == Halves::Stochastic && parameter_dtype == DType::F16 {
+            return Err(invalid!(
+                Optimizer,
+                "stochastic rounding is for bf16 parameters, and `{name}` is f16: use `master_weights()` with a loss scale"
+            ));
+        }
+        Ok(())
     }
 
     /// `occupied` is the memory of all parameters, sorted.
     pub fn check(&self, gradient: &Tensor, occupied: &[usize]) -> Result<()> {
-        let (var, parameter) = (&self.var, || self.name.clone());
+        let (var, name) = (&self.var, &self.name);
+        check_shape(name, var, gradient)?;
         let is_half = matches!(var.dtype(), DType::F16 | DType::BF16);
-        let error = if gradient.shape() != var.shape() {
-            OptimizerError::GradientShape {
-                parameter: parameter(),
-                expected: var.shape().clone(),
-                found: gradient.shape().clone(),
-            }
-        } else if gradient.dtype() != var.dtype() && !(is_half && gradient.dtype() == DType::F32) {
-            OptimizerError::GradientDType {
-                parameter: parameter(),
-                expected: var.dtype(),
-                found: gradient.dtype(),
-            }
-        } else if !var.device().same_device(gradient.device()) {
-            OptimizerError::GradientDevice {
-                parameter: parameter(),
-                expected: var.device().location(),
-                found: gradient.device().location(),
-            }
-        } else if occupied.binary_search(&memory(gradient)).is_ok() {
-            // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
-            OptimizerError::GradientShared(parameter())
-        } else {
-            return Ok(());
-        };
-        Err(error.into())
+        let (expected, found) = (var.dtype(), gradient.dtype());
+        if found != expected && !(is_half && found == DType::F32) {
+            return Err(invalid!(
+                Optimizer,
+                "the gradient of parameter `{name}` is {found:?}: it must be {expected:?} as the parameter, or f32 if that is f16 or bf16"
+            ));
+        }
+        if !var.device().same_device(gradient.device()) {
+            let [expected, found] = [var.device(), gradient.device()].map(Device::location);
+            return Err(invalid!(
+                Optimizer,
+                "parameter `{name}` is on {expected:?}, its gradient on {found:?}"
+            ));
+        }
+        // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
+        if occupied.binary_search(&memory(gradient)).is_ok() {
+            return Err(invalid!(
+                Optimizer,
+                "the gradient of parameter `{name}` is a parameter's own memory: pass a copy"
+            ));
+        }
+        Ok(())
     }
 
     /// The tensors that the rule keeps for it: all but the master weights.
@@ -193,6 +195,18 @@ impl Managed {
     pub fn kept_bytes(&self) -> u64 {
         let all: u64 = self.kept.iter().map(Held::bytes).sum();
         all - self.host_bytes()
+    }
+}
+
+/// Checks that a gradient has its parameter's shape.
+pub fn check_shape(name: &str, var: &Var, gradient: &Tensor) -> Result<()> {
+    let (expected, found) = (var.shape(), gradient.shape());
+    match found == expected {
+        true => Ok(()),
+        false => Err(invalid!(
+            Optimizer,
+            "the gradient of parameter `{name}` has shape {found:?}, not {expected:?}"
+        )),
     }
 }
 

@@ -19,6 +19,6 @@ pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
 #[cfg(feature = "cuda")]
 pub use held::Held;
 pub use held::{Halves, Moments};
-pub use managed::Managed;
+pub use managed::{Managed, check_shape};
 pub use optimizer::Fused;
 pub use setup::Setup;

@@ -9,7 +9,7 @@ use super::engine::{Engine, Loaded};
 use super::held::Held;
 use super::managed::Managed;
 use super::setup::Setup;
-use crate::error::{OptimizerError, Remedy, Result};
+use crate::error::{Remedy, Result, invalid};
 use crate::optim::coded::Form;
 use crate::optim::{Algorithm, Commit, GroupOptions, Moments, Parameter};
 
@@ -53,7 +53,7 @@ impl<A: Algorithm> Fused<A> {
     }
 
     /// Sets the learning rate, as a schedule does before each update. The next update refuses a rate that is negative or not finite
-    /// ([`OptimizerError::HyperParameter`]).
+    /// ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn set_learning_rate(&mut self, learning_rate: f64) {
         if let Some((_, _, value)) = self.setup.rule.hyper_parameters().next() {
             value.set(learning_rate);
@@ -87,7 +87,8 @@ impl<A: Algorithm> Fused<A> {
     /// Sets the hyper-parameters.
     ///
     /// # Errors
-    /// [`OptimizerError`] if one is out of its range, or if they need other state than there is (momentum where there was none).
+    /// If one is out of its range, or if they need other state than there is (momentum where there was none):
+    /// [`is_optimizer`](crate::Error::is_optimizer).
     pub fn set_params(&mut self, mut params: A) -> Result<()> {
         params.check()?;
         if !self.setup.keeps_state_of(&params) {
@@ -96,8 +97,11 @@ impl<A: Algorithm> Fused<A> {
                 none if none.is_empty() => "nothing".to_owned(),
                 names => names.join(" and "),
             };
-            let optimizer = A::NAME;
-            return Err(OptimizerError::Kept { optimizer, kept }.into());
+            return Err(invalid!(
+                Optimizer,
+                "{} keeps {kept}, not what these hyper-parameters need: build a new one",
+                A::NAME
+            ));
         }
         self.setup.rule = params;
         Ok(())
@@ -114,14 +118,16 @@ impl<A: Algorithm> Fused<A> {
     /// parameters in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA both wait for the device.
     ///
     /// # Errors
-    /// [`OptimizerError`] if there is no such group, a number is out of its range or the options are not for the type of a thawed
-    /// parameter, and [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
+    /// If there is no such group, a number is out of its range or the options are not for the type of a thawed parameter
+    /// ([`is_optimizer`](crate::Error::is_optimizer)), and [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
     pub fn set_group(&mut self, index: usize, options: GroupOptions) -> Result<()> {
         options.check(A::NAME)?;
         let groups = self.setup.groups.len();
         let Some(group) = self.setup.groups.get_mut(index) else {
-            let group = index;
-            return Err(OptimizerError::Group { group, groups }.into());
+            return Err(invalid!(
+                Optimizer,
+                "there is no group {index}: the optimizer has {groups}, counted from 0"
+            ));
         };
         if group.frozen == options.frozen {
             *group = options;

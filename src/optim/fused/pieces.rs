@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::managed::Managed;
 use super::setup::{Setup, move_moments};
-use crate::error::{OptimizerError, Result};
+use crate::error::{Result, invalid};
 use crate::optim::Shard;
 use crate::optim::coded::Form;
 use crate::optim::rule::Rule;
@@ -25,7 +25,11 @@ impl<R: Rule> Setup<R> {
             };
             for range in ranges {
                 if let Some(reason) = reason_against(parameter, range) {
-                    return Err(refused(parameter, range, reason));
+                    return Err(invalid!(
+                        Optimizer,
+                        "elements {range:?} of parameter `{}` cannot be a piece of a shard: {reason}",
+                        parameter.name
+                    ));
                 }
             }
             parameter.restrict(ranges);
@@ -43,7 +47,11 @@ impl<R: Rule> Setup<R> {
             return Ok(());
         };
         match self.updated().find(|p| shard.ranges(&p.var).is_none()) {
-            Some(parameter) => Err(OptimizerError::Unlisted(parameter.name.clone()).into()),
+            Some(parameter) => Err(invalid!(
+                Optimizer,
+                "the shard does not list parameter `{}`: call `shard` with the ranges of all parameters that are not frozen, and none where this rank owns nothing",
+                parameter.name
+            )),
             None => Ok(()),
         }
     }
@@ -71,14 +79,4 @@ fn reason_against(parameter: &Managed, range: &Range<usize>) -> Option<String> {
     (cuts_blocks && parameter.kept.iter().any(|held| is_coded(held.form))).then(|| {
         format!("it cuts a block of moments of 8 bits; cut at multiples of {unit} elements")
     })
-}
-
-fn refused(parameter: &Managed, range: &Range<usize>, reason: String) -> crate::error::Error {
-    OptimizerError::Piece {
-        parameter: parameter.name.clone(),
-        start: range.start,
-        end: range.end,
-        reason,
-    }
-    .into()
 }

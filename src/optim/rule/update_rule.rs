@@ -1,6 +1,6 @@
 use std::fmt::Debug;
 
-use crate::error::{OptimizerError, Result};
+use crate::error::{Result, invalid};
 use crate::optim::coded::Code;
 use crate::optim::cpu::Elementwise;
 
@@ -73,20 +73,13 @@ impl Range {
     }
 
     /// Checks a value, if there is one.
-    pub fn check(
-        self,
-        optimizer: &'static str,
-        name: &'static str,
-        value: impl Into<Option<f64>>,
-    ) -> Result<()> {
+    pub fn check(self, optimizer: &str, name: &str, value: impl Into<Option<f64>>) -> Result<()> {
         match value.into() {
-            Some(value) if !self.holds(value) => Err(OptimizerError::HyperParameter {
-                optimizer,
-                name,
-                value: value.to_string(),
-                allowed: self.words,
-            }
-            .into()),
+            Some(value) if !self.holds(value) => Err(invalid!(
+                Optimizer,
+                "`{name}` of {optimizer} must be {}, got {value}",
+                self.words
+            )),
             _ => Ok(()),
         }
     }

@@ -231,10 +231,9 @@ fn subscribers_do_not_mix_their_spans() {
     let _alone = alone();
     let memory = DeviceMemory::host().open().unwrap();
     let layers = LayerMemory::new(&memory);
-    let other = LayerMemory::new(&memory);
     // Both number their spans from the same beginning.
     let first = tracing::Dispatch::new(registry().with(layers.layer()));
-    let second = tracing::Dispatch::new(registry().with(layers.layer()).with(other.layer()));
+    let second = tracing::Dispatch::new(registry().with(layers.layer()));
     let a = tracing::dispatcher::with_default(&first, || trace_span!("a"));
     let b = tracing::dispatcher::with_default(&second, || trace_span!("b"));
     layers.measure(|| {
@@ -242,7 +241,33 @@ fn subscribers_do_not_mix_their_spans() {
         b.in_scope(|| {});
     });
     assert_eq!(names(&layers.report()), ["a", "a.b"]);
-    assert_eq!(names(&other.report()), ["b"]);
+}
+
+/// The newest measures, until it is dropped; the report of the one before stays.
+#[test]
+fn the_newest_measures() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let old = LayerMemory::new(&memory);
+    let subscriber = registry().with(old.layer());
+    tracing::subscriber::with_default(subscriber, || {
+        old.measure(|| trace_span!("a").in_scope(|| {}));
+    });
+    let new = LayerMemory::new(&memory);
+    let both = registry().with(old.layer()).with(new.layer());
+    tracing::subscriber::with_default(both, || {
+        for layers in [&old, &new] {
+            layers.measure(|| trace_span!("b").in_scope(|| {}));
+        }
+    });
+    assert_eq!(names(&old.report()), ["a"]);
+    assert_eq!(names(&new.report()), ["b"]);
+    drop(new);
+    let subscriber = registry().with(old.layer());
+    tracing::subscriber::with_default(subscriber, || {
+        old.measure(|| trace_span!("c").in_scope(|| {}));
+    });
+    assert_eq!(names(&old.report()), ["a"]);
 }
 
 #[test]

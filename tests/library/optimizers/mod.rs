@@ -3,6 +3,7 @@
 
 mod advised;
 mod atomic;
+mod both;
 mod candle;
 mod eight_bit;
 mod frozen;
@@ -18,7 +19,7 @@ mod sizes;
 use crate::support::{Mlp, distance, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::error::{OptimizerError, Phase};
+use candle_headroom::error::Phase;
 use candle_headroom::optim::{
     Adam, Algorithm, Commit, Committed, Fused, FusedBuilder, Group, GroupOptions, LossScale,
     Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress,
@@ -131,11 +132,20 @@ fn counted(progress: Progress) -> (u64, u64, Option<u64>, Option<u64>) {
     )
 }
 
-fn optimizer_error(error: Error) -> OptimizerError {
-    match error {
-        Error::Optimizer(error) => *error,
-        other => panic!("{other:?}"),
-    }
+/// The text of an error about an optimizer.
+fn optimizer_error(error: Error) -> String {
+    assert!(error.is_optimizer(), "{error:?}");
+    error.to_string()
+}
+
+/// The error for gradients of a loss that was not scaled.
+const UNSCALED: &str = "the optimizer has a loss scale, but the loss was not scaled: differentiate `optimizer.scale_loss(&loss)?`, or call `backward_step`";
+
+/// The error for a parameter of which a shard says nothing.
+fn unlisted(parameter: &str) -> String {
+    format!(
+        "the shard does not list parameter `{parameter}`: call `shard` with the ranges of all parameters that are not frozen, and none where this rank owns nothing"
+    )
 }
 
 /// An update with gradients that did not come from a loss, also with a loss scale.
@@ -148,6 +158,6 @@ fn commit<A: Algorithm>(
     optimizer.commit(gradients)
 }
 
-fn refused_at_first<A: Algorithm>(optimizer: Result<Fused<A>, Error>) -> OptimizerError {
+fn refused_at_first<A: Algorithm>(optimizer: Result<Fused<A>, Error>) -> String {
     optimizer_error(optimizer.unwrap_err())
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn is_hyper_parameter(error: OptimizerError, expected: &str) -> bool {
-    matches!(error, OptimizerError::HyperParameter { name, .. } if name == expected)
+fn is_hyper_parameter(error: &str, expected: &str) -> bool {
+    error.starts_with(&format!("`{expected}` of ")) && error.contains(" must be ")
 }
 
 #[test]
@@ -13,13 +13,13 @@ fn hyper_parameters_out_of_range_are_refused_and_named() {
         let vars = make_vars(&[&[3]], DType::F64);
         let twins = copies(&vars);
         let error = refused_at_first(Fused::builder(vars.clone()).params(bad.clone()).build());
-        assert!(is_hyper_parameter(error, name), "{bad:?}");
+        assert!(is_hyper_parameter(&error, name), "{bad:?}: {error}");
         let mut optimizer = Fused::builder(vars.clone())
             .params(good.clone())
             .build()
             .unwrap();
         let error = optimizer_error(optimizer.set_params(bad.clone()).unwrap_err());
-        assert!(is_hyper_parameter(error, name), "{bad:?}");
+        assert!(is_hyper_parameter(&error, name), "{bad:?}: {error}");
         let mut twin = Fused::builder(twins.clone())
             .params(good.clone())
             .build()
@@ -65,7 +65,7 @@ fn a_learning_rate_set_by_candles_interface_is_refused_at_the_next_step() {
             let before = (bits(&vars), counted(optimizer.progress().unwrap()));
             let error = optimizer.step(&gradients(&vars, 0)).unwrap_err();
             let error = optimizer_error(Error::from(error));
-            assert!(is_hyper_parameter(error, "lr"));
+            assert!(is_hyper_parameter(&error, "lr"));
             let after = (bits(&vars), counted(optimizer.progress().unwrap()));
             assert_eq!(before, after);
         }
@@ -82,23 +82,21 @@ fn adjustments_out_of_range_are_refused_and_named() {
     let builder = || Sgd::builder(make_vars(&[&[3]], DType::F32)).params(sgd(0.));
     for bad in [0., -1., f64::NAN, f64::INFINITY] {
         let error = refused_at_first(builder().clip_norm(bad).build());
-        assert!(is_hyper_parameter(error, "clip_norm"));
+        assert!(is_hyper_parameter(&error, "clip_norm"));
         let error = refused_at_first(builder().clip_value(bad).build());
-        assert!(is_hyper_parameter(error, "clip_value"));
+        assert!(is_hyper_parameter(&error, "clip_value"));
         let scale = |scale| refused_at_first(builder().loss_scale(scale).build());
         let good = LossScale::dynamic();
-        assert!(is_hyper_parameter(
-            scale(LossScale::fixed(bad)),
-            "loss_scale.initial"
-        ));
+        let initial = scale(LossScale::fixed(bad));
+        assert!(is_hyper_parameter(&initial, "loss_scale.initial"));
         let growth = scale(good.growth(bad));
-        assert!(is_hyper_parameter(growth, "loss_scale.growth"));
+        assert!(is_hyper_parameter(&growth, "loss_scale.growth"));
         let backoff = scale(good.backoff(bad));
-        assert!(is_hyper_parameter(backoff, "loss_scale.backoff"));
+        assert!(is_hyper_parameter(&backoff, "loss_scale.backoff"));
     }
     let interval = LossScale::dynamic().interval(0);
     let error = refused_at_first(builder().loss_scale(interval).build());
-    assert!(is_hyper_parameter(error, "loss_scale.interval"));
+    assert!(is_hyper_parameter(&error, "loss_scale.interval"));
 }
 
 #[test]
@@ -110,34 +108,26 @@ fn group_options_out_of_range_are_refused_and_named() {
                 .params(sgd(0.))
                 .build(),
         );
-        assert!(is_hyper_parameter(error, "learning_rate_factor"));
+        assert!(is_hyper_parameter(&error, "learning_rate_factor"));
         let error = refused_at_first(
             Sgd::builder(group().weight_decay(bad))
                 .params(sgd(0.))
                 .build(),
         );
-        assert!(is_hyper_parameter(error, "weight_decay"));
+        assert!(is_hyper_parameter(&error, "weight_decay"));
 
         let mut optimizer = Sgd::builder(group()).params(sgd(0.)).build().unwrap();
         let options = GroupOptions::default().learning_rate_factor(bad);
         let error = optimizer_error(optimizer.set_group(0, options).unwrap_err());
-        assert!(is_hyper_parameter(error, "learning_rate_factor"));
+        assert!(is_hyper_parameter(&error, "learning_rate_factor"));
         assert_eq!(optimizer.groups()[0], GroupOptions::default());
     }
     let mut optimizer = Sgd::builder(group()).params(sgd(0.)).build().unwrap();
-    let is_expected = |error| {
-        let error = optimizer_error(error);
-        matches!(
-            error,
-            OptimizerError::Group {
-                group: 1,
-                groups: 1,
-                ..
-            }
-        )
-    };
     let error = optimizer.set_group(1, GroupOptions::default()).unwrap_err();
-    assert!(is_expected(error));
+    assert_eq!(
+        optimizer_error(error),
+        "there is no group 1: the optimizer has 1, counted from 0"
+    );
 }
 
 #[test]
@@ -146,11 +136,10 @@ fn a_part_of_the_moments_is_above_0_and_at_most_1() {
     for bad in [0., -0.5, 1.5, f64::NAN, f64::INFINITY] {
         let builder = AdamW::builder(vars.clone()).moments_on_host(bad);
         let error = refused_at_first(builder.build());
-        assert!(
-            is_hyper_parameter(error.clone(), "moments_on_host"),
-            "{error}"
+        assert_eq!(
+            error,
+            format!("`moments_on_host` of AdamW must be above 0 and at most 1, got {bad}")
         );
-        assert!(error.to_string().contains(&bad.to_string()), "{error}");
     }
     // On the CPU the moments are on the host anyway.
     let moved = AdamW::builder(vars).moments_on_host(1.).build().unwrap();

@@ -3,9 +3,8 @@
 use super::*;
 
 /// The error's text says the same as these words, in any order.
-fn says(error: &OptimizerError, words: &[&str]) -> bool {
-    let text = error.to_string();
-    words.iter().all(|word| text.contains(word))
+fn says(error: &str, words: &[&str]) -> bool {
+    words.iter().all(|word| error.contains(word))
 }
 
 #[test]
@@ -42,13 +41,12 @@ fn lists_that_cannot_be_trained_are_refused() {
     assert_eq!(parameter_error(groups), duplicate);
 
     let names = vec![("w", a.clone()), ("w", b.clone())];
-    let is_expected = |error| matches!(error, OptimizerError::Name(name) if name == "w");
-    assert!(is_expected(refused_at_first(
-        Sgd::builder(names).params(sgd(0.)).build()
-    )));
+    let expected = "two parameters have the name `w`: give each its own";
+    let error = refused_at_first(Sgd::builder(names).params(sgd(0.)).build());
+    assert_eq!(error, expected);
     let builder = Sgd::builder(vec![("w", a)]).params(sgd(0.));
     let error = refused_at_first(builder.group(vec![("w", b)]).build());
-    assert!(is_expected(error));
+    assert_eq!(error, expected);
 }
 
 #[test]
@@ -71,9 +69,10 @@ fn integer_vars_are_passed_over() {
 fn state_that_is_not_there_is_refused() {
     let vars = make_vars(&[&[3]], DType::F64);
     let mut optimizer = Sgd::builder(vars.clone()).params(sgd(0.)).build().unwrap();
-    let keeps = |error, expected: &str| {
-        let error = optimizer_error(error);
-        matches!(error, OptimizerError::Kept { optimizer: "Sgd", kept, .. } if kept == expected)
+    let keeps = |error, kept: &str| {
+        let expected =
+            format!("Sgd keeps {kept}, not what these hyper-parameters need: build a new one");
+        optimizer_error(error) == expected
     };
     let error = optimizer.set_params(sgd(0.9)).unwrap_err();
     assert!(keeps(error, "nothing"));
@@ -105,12 +104,11 @@ fn moments_that_are_not_kept_are_refused() {
             &format!("{parameter:?}"),
             &format!("cannot be {moments:?}"),
         ];
-        assert!(matches!(error, OptimizerError::Moments { .. }));
         assert!(says(&error, &words), "{error}");
     }
     let in_f64 = AdamW::builder(make_vars(&[&[3]], DType::F64));
     let error = refused_at_first(in_f64.moments(Moments::EightBit).build());
-    assert!(matches!(error, OptimizerError::Moments { .. }), "{error}");
+    assert!(says(&error, &["`0`", "F64", "cannot be U8"]), "{error}");
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let builder = AdamW::builder(make_vars(&[&[3]], dtype)).params(adamw());
         builder.moments(DType::F32).build().unwrap();
@@ -162,19 +160,18 @@ fn gradients_that_do_not_fit_are_refused_before_anything_moves() {
             store.insert(&vars[3], bad.clone());
             let error = optimizer_error(optimizer.commit(&store).unwrap_err());
             let (has_shape, shape) = (bad.dims() == vars[3].dims(), bad.shape());
-            let words = match error {
-                OptimizerError::GradientShared { .. } if is_shared => vec![],
-                OptimizerError::GradientShape { .. } if !has_shape => {
-                    vec![format!("{:?}", vars[3].shape()), format!("{shape:?}")]
-                }
-                OptimizerError::GradientDType { .. } if has_shape => {
-                    vec![format!("{dtype:?}"), format!("{:?}", bad.dtype())]
-                }
-                _ => panic!("{error}"),
+            let (expected, found) = (vars[3].shape(), bad.dtype());
+            let problem = if is_shared {
+                "is a parameter's own memory: pass a copy".to_owned()
+            } else if !has_shape {
+                format!("has shape {shape:?}, not {expected:?}")
+            } else {
+                format!(
+                    "is {found:?}: it must be {dtype:?} as the parameter, or f32 if that is f16 or bf16"
+                )
             };
-            assert!(error.to_string().contains("`third`"), "{error}");
-            let words: Vec<_> = words.iter().map(String::as_str).collect();
-            assert!(says(&error, &words), "{error}");
+            let expected = format!("the gradient of parameter `third` {problem}");
+            assert_eq!(error, expected);
             let after = (bits(&vars), counted(optimizer.progress().unwrap()));
             assert_eq!(before, after);
         }
@@ -230,7 +227,10 @@ fn a_gradient_that_is_another_parameters_memory_is_refused() {
         (vars[1].clone(), vars[0].as_detached_tensor()),
     ]);
     let error = optimizer_error(optimizer.commit(&swapped).unwrap_err());
-    assert!(matches!(error, OptimizerError::GradientShared { .. }));
+    assert_eq!(
+        error,
+        "the gradient of parameter `0` is a parameter's own memory: pass a copy"
+    );
     assert_eq!(bits(&vars), before);
 }
 

@@ -20,10 +20,10 @@ fn gradients_of_an_unscaled_loss_are_refused() {
     let gradients = || loss_of(&vars).backward().unwrap();
     for _ in 0..2 {
         let error = optimizer_error(optimizer.commit(&gradients()).unwrap_err());
-        assert_eq!(error, OptimizerError::Unscaled);
+        assert_eq!(error, UNSCALED);
         assert_eq!(bits(&vars), before);
         let error = optimizer.step(&gradients()).unwrap_err();
-        assert_eq!(optimizer_error(error.into()), OptimizerError::Unscaled);
+        assert_eq!(optimizer_error(error.into()), UNSCALED);
     }
     // A scaled loss is good for one update, and the next one needs another.
     let loss = optimizer.scale_loss(&loss_of(&vars)).unwrap();
@@ -31,7 +31,7 @@ fn gradients_of_an_unscaled_loss_are_refused() {
     assert_eq!(optimizer.commit(&scaled).unwrap(), Committed::Applied);
     assert_ne!(bits(&vars), before);
     let error = optimizer_error(optimizer.commit(&scaled).unwrap_err());
-    assert_eq!(error, OptimizerError::Unscaled);
+    assert_eq!(error, UNSCALED);
     assert_eq!(optimizer.progress().unwrap().steps, 1);
 }
 
@@ -59,7 +59,7 @@ fn loading_state_asks_for_another_loss() {
     optimizer.load_state(&other.state().unwrap()).unwrap();
     assert_eq!(optimizer.progress().unwrap().loss_scale, Some(8.));
     let error = optimizer_error(optimizer.commit(&gradients).unwrap_err());
-    assert_eq!(error, OptimizerError::Unscaled);
+    assert_eq!(error, UNSCALED);
 }
 
 #[test]

@@ -12,10 +12,10 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
 
 use super::pool::{Pool, free_and_total};
-use super::pools::{Pools, STEP};
+use super::pools::{Pools, STEP, too_small};
 use super::work::{classified, synchronize};
 use crate::environment::nvml;
-use crate::error::{Error, MemoryError, MemoryReading, Neighbour, Result};
+use crate::error::{Error, MemoryReading, Neighbour, Result, invalid};
 use crate::memory::device::{CurrentLimit, DeviceMemory, Shared};
 use crate::memory::limit::{
     Backing, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats, Room,
@@ -45,7 +45,7 @@ pub(super) fn room(free: u64, total: u64, held: u64) -> Room {
 /// The greatest size of the pools for a limit; `None` if there is no limit, or if the driver does not enforce it.
 pub(super) fn max_size(limit: Option<u64>, is_hard: bool, total: u64) -> Result<Option<u64>> {
     if let Some(limit) = limit.filter(|&limit| limit < STEP) {
-        return Err(MemoryError::TooSmall { limit, least: STEP }.into());
+        return Err(too_small(limit, STEP));
     }
     // Not every driver accepts a `maxSize` above the capacity.
     Ok(limit.filter(|_| is_hard).map(|limit| limit.min(total)))
@@ -140,12 +140,10 @@ pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Resu
         && let Some(shared) = shared.upgrade()
     {
         if let Some(asked) = growth.filter(|asked| asked != open) {
-            return Err(MemoryError::OtherGrowth {
-                ordinal,
-                open: format!("{open:?}"),
-                asked: format!("{asked:?}"),
-            }
-            .into());
+            return Err(invalid!(
+                Memory,
+                "the memory of CUDA device {ordinal} is open already with Growth::{open:?}, not {asked:?}: share its handles, or drop them first"
+            ));
         }
         let memory = DeviceMemory { shared };
         memory.agree(limit)?;
@@ -162,11 +160,17 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
     let count = CudaContext::device_count().map_err(refused)?;
     let count = usize::try_from(count).unwrap_or(0);
     if ordinal >= count {
-        return Err(MemoryError::NoSuchDevice { ordinal, count }.into());
+        return Err(invalid!(
+            Memory,
+            "there is no CUDA device {ordinal}: the driver lists {count}, numbered from 0; CUDA_VISIBLE_DEVICES may hide others"
+        ));
     }
     let context = CudaContext::new(ordinal).map_err(refused)?;
     if !context.has_async_alloc() {
-        return Err(MemoryError::NoPools(ordinal).into());
+        return Err(invalid!(
+            Memory,
+            "CUDA device {ordinal} does not support memory pools, so its memory can be neither limited nor counted: use `Device::new_cuda({ordinal})` without a `DeviceMemory`"
+        ));
     }
     // The first call that needs the device itself.
     let (free, total) = free_and_total(&context).map_err(refused)?;
@@ -195,14 +199,16 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
 /// device have types of their own.
 fn refused(ordinal: usize, error: DriverError) -> Error {
     match classified(error) {
-        answer @ Error::Candle(_) => MemoryError::Unavailable {
-            ordinal,
-            status: format!("{:?}", error.0),
-            remedy: answer.remedy().unwrap_or(
+        answer @ Error::Candle(_) => {
+            let remedy = answer.remedy().unwrap_or(
                 "check whether `nvidia-smi` lists it and whether CUDA_VISIBLE_DEVICES hides it",
-            ),
+            );
+            invalid!(
+                Memory,
+                "CUDA device {ordinal} cannot be opened, the driver returned {:?}: {remedy}",
+                error.0
+            )
         }
-        .into(),
         known => known,
     }
 }

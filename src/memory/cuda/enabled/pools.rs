@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 
 use super::pool::{Pool, free_and_total, leave, take};
-use crate::error::{MemoryError, Result};
+use crate::error::{Error, Result, invalid};
 use crate::memory::limit::Growth;
 
 /// The granularity at which GPUs map memory. Drivers round `maxSize` up; whole steps stay within the limit.
@@ -67,7 +68,7 @@ impl Pools {
         let held = self.reserved().w()?;
         let least = held + STEP;
         if let Some(limit) = limit.filter(|&limit| limit < least) {
-            return Err(MemoryError::TooSmall { limit, least }.into());
+            return Err(too_small(limit, least));
         }
         let left = limit.map(|limit| limit - held);
         let fill = left.filter(|_| self.growth == Growth::Preallocate);
@@ -154,10 +155,23 @@ fn take_over(
     let bytes = fill.unwrap_or(0);
     if !pool.fill(whole_steps(bytes)).w()? {
         let (free, _) = free_and_total(context).w()?;
-        return Err(MemoryError::Preallocate { bytes, free }.into());
+        let [bytes, free] = [bytes, free].map(ByteSize);
+        return Err(invalid!(
+            Memory,
+            "{bytes} cannot be taken at once, {free} are free on the device: lower the limit, or use `Growth::OnDemand`"
+        ));
     }
     take(&pool, growth == Growth::Preallocate).w()?;
     Ok(pool)
+}
+
+/// The error for a limit that leaves the pool no room.
+pub(super) fn too_small(limit: u64, least: u64) -> Error {
+    let [limit, least] = [limit, least].map(ByteSize);
+    invalid!(
+        Memory,
+        "a limit of {limit} is too small: it must be at least {least}, for what the pool cannot give back and the 2 MiB that a GPU maps at once"
+    )
 }
 
 fn whole_steps(bytes: u64) -> u64 {

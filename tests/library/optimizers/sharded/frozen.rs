@@ -53,7 +53,7 @@ fn a_thawed_group_needs_a_new_shard() {
         assert!(shard.ranges(&rank.vars[2]).is_none());
         // Elements have moved between ranks, which makes no difference before the first update, but is not known here.
         let error = optimizer_error(rank.optimizer.shard(&shard, None).unwrap_err());
-        assert!(matches!(error, OptimizerError::Elsewhere { .. }), "{error}");
+        assert!(error.contains("is not on this rank"), "{error}");
     }
     let state = ranks.merged();
     for (rank, pieces) in ranks.ranks.iter_mut().zip(&pieces) {
@@ -69,7 +69,7 @@ fn a_thawed_group_needs_a_new_shard() {
         let before = rank.bits();
         let gradients = gradients(&rank.vars, 0);
         let error = optimizer_error(rank.optimizer.commit(&gradients).unwrap_err());
-        assert_eq!(error, OptimizerError::Unlisted("p2".to_owned()));
+        assert_eq!(error, unlisted("p2"));
         assert_eq!(rank.bits(), before);
     }
     // Nobody has the state of the thawed group, so it is new.

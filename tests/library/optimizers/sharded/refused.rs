@@ -20,18 +20,10 @@ fn refusal<A: Algorithm>(
     let error = optimizer_error(optimizer.shard(&shard, None).unwrap_err());
     assert_eq!(optimizer.state_bytes(), bytes);
     optimizer.commit(&gradients(vars, 0)).unwrap();
-    match &error {
-        OptimizerError::Piece {
-            parameter,
-            start: from,
-            end: to,
-            ..
-        } => {
-            assert_eq!((parameter.as_str(), *from, *to), ("0", start, end));
-        }
-        other => panic!("{other}"),
-    }
-    error.to_string()
+    let expected =
+        format!("elements {start}..{end} of parameter `0` cannot be a piece of a shard: ");
+    assert!(error.starts_with(&expected), "{error}");
+    error
 }
 
 #[test]
@@ -60,8 +52,8 @@ fn other_optimizers_are_named() {
     let mut foreign = Foreign::new(SGD::new(vars.clone(), 0.1).unwrap(), vars.clone());
     let shard = Shard::of(foreign.parameters());
     let error = optimizer_error(foreign.shard(&shard, None).unwrap_err());
-    assert!(matches!(error, OptimizerError::NotSharded { .. }));
-    assert!(error.to_string().contains("SGD"), "{error}");
+    assert!(error.contains("cannot be sharded over ranks"), "{error}");
+    assert!(error.contains("SGD"), "{error}");
     let gradients = gradients(&vars, 0);
     assert_eq!(foreign.measure(&gradients, &shard).unwrap(), None);
     let committed = foreign.commit_measured(&gradients, 0.).unwrap();
@@ -76,19 +68,16 @@ fn nothing_is_done_without_a_shard() {
     let named = vec![("a", vars[0].clone()), ("b", vars[1].clone())];
     let mut optimizer = AdamW::builder(named.clone()).sharded().build().unwrap();
     let whole = AdamW::builder(named).build().unwrap();
-    let unlisted = |error| optimizer_error(error) == OptimizerError::Unlisted("a".to_owned());
     assert_eq!(optimizer.state_bytes(), 0);
-    assert!(unlisted(
-        optimizer.commit(&gradients(&vars, 0)).unwrap_err()
-    ));
+    let error = optimizer.commit(&gradients(&vars, 0)).unwrap_err();
+    assert_eq!(optimizer_error(error), unlisted("a"));
     // State that would be lost.
-    assert!(unlisted(
-        optimizer.load_state(&whole.state().unwrap()).unwrap_err()
-    ));
+    let error = optimizer.load_state(&whole.state().unwrap()).unwrap_err();
+    assert_eq!(optimizer_error(error), unlisted("a"));
     let mut shard = Shard::default();
     shard.own(&vars[1], 0..2);
     let error = optimizer_error(optimizer.shard(&shard, None).unwrap_err());
-    assert_eq!(error, OptimizerError::Unlisted("a".to_owned()));
+    assert_eq!(error, unlisted("a"));
     assert_eq!((bits(&vars), optimizer.state_bytes()), (before.clone(), 0));
     // Listed, and nothing of it owned.
     shard.own(&vars[0], 0..0);
@@ -123,10 +112,11 @@ fn a_sum_over_all_ranks_is_asked_for() {
         let before = bits(&vars);
         let gradients = gradients(&vars, 0);
         let error = optimizer_error(optimizer.commit(&gradients).unwrap_err());
-        assert_eq!(
-            (error, bits(&vars)),
-            (OptimizerError::Unmeasured, before.clone())
+        assert!(
+            error.contains("needs a sum over the gradients of all ranks"),
+            "{error}"
         );
+        assert_eq!(bits(&vars), before);
         // Another rank's sum is not a number.
         let here = optimizer.measure(&gradients, &shard).unwrap().unwrap();
         assert!(here.is_finite() && here > 0.);
@@ -141,6 +131,6 @@ fn a_sum_over_all_ranks_is_asked_for() {
         assert_ne!(bits(&vars), before);
         let wrong = Shard::default();
         let error = optimizer_error(optimizer.measure(&gradients, &wrong).unwrap_err());
-        assert!(matches!(error, OptimizerError::Unlisted(_)), "{error}");
+        assert_eq!(error, unlisted("0"));
     }
 }
