@@ -41,6 +41,14 @@ pub(crate) fn public(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Reads a file; a device such as `/dev/zero` has no end.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match fs::metadata(path)?.is_file() {
+        true => fs::read(path),
+        false => Err(io::Error::other("not a regular file")),
+    }
+}
+
 /// Replaces a file as a whole. Devices and pipes are written to in place.
 pub(crate) fn save(path: &Path, text: &str) -> error::Result<()> {
     let write = |file: &mut dyn Write| {

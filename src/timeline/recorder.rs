@@ -95,19 +95,6 @@ impl Recorder {
         copy
     }
 
-    /// What is left without the rows that are events of a trace.
-    pub(super) fn without_rows(&self) -> Self {
-        Self {
-            steps: Thinned::default(),
-            evaluations: VecDeque::new(),
-            phases: VecDeque::new(),
-            micro_batches: VecDeque::new(),
-            marks: VecDeque::new(),
-            notes: VecDeque::new(),
-            ..self.clone()
-        }
-    }
-
     /// Adds an event, and its incident if it is one.
     pub(super) fn record(&mut self, event: &TrainingEvent<'_>, incident: Option<Incident>) {
         self.rank = self.rank.or(event.rank);
