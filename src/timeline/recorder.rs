@@ -6,8 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::exchanges::{ExchangeRow, Exchanges};
-use super::rows::{Layers, Mark, MicroRow, Note, Number, PhaseRow, StepRow, Thinned, Totals};
+use super::rows::{
+    ExchangeRow, Exchanges, Layers, Mark, MicroRow, Note, Number, PhaseRow, StepRow, Thinned,
+    Totals,
+};
 use crate::batch::{EventKind, Plan, Task, TrainingEvent};
 use crate::error::Phase;
 use crate::incident::{Incident, IncidentKind};
