@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::error::{self, OutputError};
 use crate::files;
@@ -29,7 +29,7 @@ pub(crate) fn public_line(text: &str) -> Cow<'_, str> {
 /// A text for a file that others may read: addresses without the user, the query and the fragment, which may be a key to what they name,
 /// and no bearer token.
 pub(crate) fn public(text: &str) -> Cow<'_, str> {
-    static SECRETS: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
+    static SECRETS: LazyLock<Result<Regex, regex_lite::Error>> = LazyLock::new(|| {
         Regex::new(
             r#"(?ix) (?<kept> \b bearer \s+) [^\s"',;]+
             | (?<scheme> \b [a-z][a-z0-9+.-]* ://) ([^\s/?\#@"']* @)? (?<place> [^\s?\#"'<>)]*) ([?\#] [^\s"'<>)]*)?"#,
@@ -38,6 +38,14 @@ pub(crate) fn public(text: &str) -> Cow<'_, str> {
     match &*SECRETS {
         Ok(secrets) => secrets.replace_all(text, "$kept$scheme$place"),
         Err(_) => Cow::Borrowed("<withheld>"),
+    }
+}
+
+/// Reads a file; a device such as `/dev/zero` has no end.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match fs::metadata(path)?.is_file() {
+        true => fs::read(path),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::{fmt, fs};
 
-use regex::Regex;
+use regex_lite::Regex;
 
 /// The name of a checkpoint's folder: `step-000000100`, and `step-000000100-2` for a second one of the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,7 @@ pub(super) static WRITER: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// A checkpoint or a rescue while its folder is being written or removed, and the writer.
-static PARTIAL: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
+static PARTIAL: LazyLock<Result<Regex, regex_lite::Error>> = LazyLock::new(|| {
     let step = r"step-(\d{9}|[1-9]\d{9,19})";
     Regex::new(&format!(
         r"^{step}(-\d+|\.rescue(-\d+)?)?\.partial-([0-9a-f]{{8}}-[0-9a-f]{{8}})$"

@@ -2,13 +2,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use bytesize::ByteSize;
 
 use super::{Incident, IncidentKind};
 use crate::error::{Cause, OutputError, Phase, Result};
 use crate::monitor::unix_milliseconds;
+use crate::output::read;
 
 /// The incidents of a file.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +30,7 @@ impl Incidents {
         let path = path.as_ref();
         let mut former = path.as_os_str().to_owned();
         former.push(".1");
-        let (former, latest) = (read(former.as_ref())?, read(path)?);
+        let (former, latest) = (read_if_there(former.as_ref())?, read_if_there(path)?);
         if former.is_none() && latest.is_none() {
             let missing = io::ErrorKind::NotFound.into();
             return Err(OutputError::reading(path, &missing).into());
@@ -75,13 +76,8 @@ impl Incidents {
 }
 
 /// The content of a file, or `None` if there is no such file.
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let read = fs::metadata(path).and_then(|there| match there.is_file() {
-        true => fs::read(path),
-        // A device such as `/dev/zero` has no end.
-        false => Err(io::Error::other("not a regular file")),
-    });
-    match read {
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(OutputError::reading(path, &error).into()),

@@ -4,8 +4,8 @@ use std::io;
 
 use metrics::{Gauge, Label, gauge};
 
-use super::output::Sink;
 use super::sample::{Health, NAMES, Sample};
+use super::sinks::Sink;
 use super::source::Source;
 
 /// Sets gauges of the crate [`metrics`], for the recorder that the program has installed: Prometheus, StatsD and others.

@@ -1,11 +1,10 @@
 //! Samples of the GPUs and of the host, taken by a thread of their own while a program works.
 
-mod file_sink;
 mod gpu;
 #[cfg(feature = "metrics")]
 mod metrics_sink;
-mod output;
 mod sample;
+mod sinks;
 mod source;
 mod threshold;
 mod worker;
@@ -16,12 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub use file_sink::{FileSink, FileSinkBuilder, SampleRecord};
 #[cfg(feature = "metrics")]
 pub use metrics_sink::MetricsSink;
-pub use output::Sink;
 pub(crate) use sample::unix_milliseconds;
 pub use sample::{Health, HeldDown, Sample};
+pub use sinks::{FileSink, FileSinkBuilder, SampleRecord, Sink};
 pub use source::Source;
 pub use threshold::{Crossing, Threshold};
 pub(crate) use worker::Samples;
@@ -30,7 +28,7 @@ use crate::batch::{EventKind, Observer, TrainingEvent};
 use crate::distributed::Group;
 use crate::environment::nvml::{Library, NAMES, within};
 use crate::error::{Result, invalid};
-use output::Output;
+use sinks::Output;
 use source::Waited;
 use worker::Worker;
 

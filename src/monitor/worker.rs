@@ -12,9 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::file_sink::SampleRecord;
-use super::output::{self, Output};
 use super::sample::{Health, Sample};
+use super::sinks::{self, Output, SampleRecord};
 use super::source::{Looker, Source};
 use crate::error::{Result, invalid};
 
@@ -159,7 +158,7 @@ impl Worker {
                     return;
                 };
                 self.samples.push(source, &sample);
-                let failed = output::send(&self.outputs, source, &sample);
+                let failed = sinks::send(&self.outputs, source, &sample);
                 self.failed_writes.fetch_add(failed, Ordering::Relaxed);
             }
             if !mem::replace(&mut self.duty.lock().is_ready, true) {

@@ -1,6 +1,5 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
-mod exchanges;
 #[cfg(feature = "nvtx")]
 mod nvtx;
 mod page;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::exchanges::ExchangeRow;
 use super::recorder::Recorder;
+use super::rows::ExchangeRow;
 use crate::error::Phase;
 
 /// How the ranks of a group spent their time; from [`Timeline::save_all`](crate::Timeline::save_all).

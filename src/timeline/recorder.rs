@@ -6,8 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::exchanges::{ExchangeRow, Exchanges};
-use super::rows::{Layers, Mark, MicroRow, Note, Number, PhaseRow, StepRow, Thinned, Totals};
+use super::rows::{
+    ExchangeRow, Exchanges, Layers, Mark, MicroRow, Note, Number, PhaseRow, StepRow, Thinned,
+    Totals,
+};
 use crate::batch::{EventKind, Plan, Task, TrainingEvent};
 use crate::error::Phase;
 use crate::incident::{Incident, IncidentKind};
@@ -93,19 +95,6 @@ impl Recorder {
         let mut copy = self.clone();
         copy.origin.copied = Some(self.now());
         copy
-    }
-
-    /// What is left without the rows that are events of a trace.
-    pub(super) fn without_rows(&self) -> Self {
-        Self {
-            steps: Thinned::default(),
-            evaluations: VecDeque::new(),
-            phases: VecDeque::new(),
-            micro_batches: VecDeque::new(),
-            marks: VecDeque::new(),
-            notes: VecDeque::new(),
-            ..self.clone()
-        }
     }
 
     /// Adds an event, and its incident if it is one.

@@ -1,10 +1,10 @@
-//! The Chrome trace format, as described by Google's "Trace Event Format": a JSON object with a list of events, one a line. The events carry
-//! their rows, so that a trace can be read back.
+//! The Chrome trace format, as described by Google's "Trace Event Format": a JSON object with a list of events, one a line. Beside the
+//! events, for viewers, it holds the records themselves, so that a trace can be read back.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -13,16 +13,14 @@ use super::ranks::Gathered;
 use super::recorder::Recorder;
 use crate::error::{OutputError, Result};
 use crate::host;
-use crate::output::save;
+use crate::output::{read, save};
 
-/// What the events do not tell.
+/// The record of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedRecord {
-    /// The number of the process in the events.
-    process: u64,
     host: String,
-    /// Without the rows.
-    record: Recorder,
+    /// Another name than in the first traces, whose records were without rows.
+    recorder: Recorder,
 }
 
 /// The tracks of the trace viewer, from top to bottom, with the category of their spans.
@@ -31,8 +29,6 @@ const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
 const PHASES: (u32, &str) = (3, "phase");
 const EVALUATIONS: (u32, &str) = (4, "evaluation");
 const EXCHANGES: (u32, &str) = (5, "exchange");
-/// The category of marks and notes.
-const INSTANTS: &str = "incident";
 
 /// The record of one process.
 pub(super) fn write(recorder: &Recorder) -> String {
@@ -70,6 +66,7 @@ fn file(processes: Vec<Process>, began: u64) -> String {
 
 /// Events that belong together in the viewer.
 struct Process {
+    number: u64,
     saved: SavedRecord,
     /// Added to all times, in microseconds.
     shift: f64,
@@ -84,13 +81,12 @@ impl Process {
     }
 
     fn new(number: u64, name: &str, host: &str, recorder: &Recorder, shift: f64) -> Self {
-        let saved = SavedRecord {
-            process: number,
-            host: host.to_owned(),
-            record: recorder.without_rows(),
-        };
         let mut process = Self {
-            saved,
+            number,
+            saved: SavedRecord {
+                host: host.to_owned(),
+                recorder: recorder.clone(),
+            },
             shift,
             events: Vec::new(),
         };
@@ -185,7 +181,7 @@ impl Process {
         let args = json!(row);
         let at = args["at"].as_f64().unwrap_or_default() + self.shift;
         self.event(json!({
-            "ph": "i", "s": "p", "cat": INSTANTS, "name": name, "tid": STEPS.0, "ts": at, "args": args,
+            "ph": "i", "s": "p", "cat": "incident", "name": name, "tid": STEPS.0, "ts": at, "args": args,
         }));
     }
 
@@ -195,7 +191,7 @@ impl Process {
     }
 
     fn event(&mut self, mut fields: Value) {
-        fields["pid"] = self.saved.process.into();
+        fields["pid"] = self.number.into();
         self.events.push(fields.to_string());
     }
 }
@@ -227,21 +223,14 @@ pub struct SavedTrace {
 #[serde(rename_all = "camelCase")]
 struct Trace {
     other_data: Other,
-    trace_events: Vec<Event>,
+    /// They are there in a whole trace.
+    #[serde(rename = "traceEvents")]
+    _events: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 struct Other {
     records: Vec<SavedRecord>,
-}
-
-#[derive(Deserialize)]
-struct Event {
-    pid: u64,
-    #[serde(default)]
-    cat: String,
-    #[serde(default)]
-    args: Value,
 }
 
 impl SavedTrace {
@@ -251,12 +240,7 @@ impl SavedTrace {
     /// [`OutputError`] with the path if the file cannot be read, or is not a whole trace that this crate wrote.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let read = fs::metadata(path).and_then(|there| match there.is_file() {
-            true => fs::read(path),
-            // A device such as `/dev/zero` has no end.
-            false => Err(io::Error::other("not a regular file")),
-        });
-        let parsed = read.and_then(|bytes| Self::parse(&bytes));
+        let parsed = read(path).and_then(|bytes| Self::parse(&bytes));
         parsed.map_err(|error| OutputError::reading(path, &error).into())
     }
 
@@ -266,14 +250,8 @@ impl SavedTrace {
             io::Error::new(io::ErrorKind::InvalidData, reason)
         };
         let trace: Trace = serde_json::from_slice(bytes).map_err(invalid)?;
-        let mut records = trace.other_data.records;
-        for event in trace.trace_events {
-            let mut processes = records.iter_mut();
-            if let Some(of) = processes.find(|record| record.process == event.pid) {
-                add(&mut of.record, &event.cat, event.args).map_err(invalid)?;
-            }
-        }
-        let records = records.into_iter().map(|one| (one.record, one.host));
+        let records = trace.other_data.records.into_iter();
+        let records = records.map(|one| (one.recorder, one.host));
         let (recorders, hosts) = records.unzip();
         Ok(Self { recorders, hosts })
     }
@@ -301,19 +279,4 @@ impl SavedTrace {
         let all = is_of_several.then(|| Gathered::new(self.recorders.clone(), &self.hosts));
         page::write(&first, title, all.as_ref())
     }
-}
-
-/// Adds the row of an event to the record.
-fn add(to: &mut Recorder, category: &str, row: Value) -> serde_json::Result<()> {
-    use serde_json::from_value as read;
-    match category {
-        _ if category == STEPS.1 => to.steps.rows.push(read(row)?),
-        _ if category == EVALUATIONS.1 => to.evaluations.push_back(read(row)?),
-        _ if category == MICRO_BATCHES.1 => to.micro_batches.push_back(read(row)?),
-        _ if category == PHASES.1 => to.phases.push_back(read(row)?),
-        _ if category != INSTANTS => {}
-        _ if row.get("kind").is_some() => to.marks.push_back(read(row)?),
-        _ => to.notes.push_back(read(row)?),
-    }
-    Ok(())
 }

@@ -1,5 +1,5 @@
 use bytesize::ByteSize;
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::{Facts, Findings, Source, code};
 use crate::memory::SystemMemory;

@@ -37,7 +37,6 @@ mod report;
 #[allow(unsafe_code, reason = "calls libcuda")]
 mod smoke;
 mod source;
-mod terminal;
 mod toolkit;
 mod versions;
 

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::{Findings, Source, code};
 use crate::facts::{self, XidAction};
@@ -15,6 +15,8 @@ const LOGS: [&str; 4] = [
 
 /// A message's address, number and text. Programs can write to the log, and the address goes into a command that may run as root.
 const MESSAGE: &str = r"NVRM: Xid \((?:PCI:)?([[:xdigit:]:.]{1,16})\): ([0-9]+)[, ]*(.*)";
+/// What each has. Looking for it first is fast, and the pattern is not.
+const MARK: &str = "NVRM: Xid (";
 
 /// The characters of a message that are shown.
 const SHOWN: usize = 160;
@@ -41,7 +43,8 @@ pub(super) fn look(source: &Source) -> Findings {
 
 fn judge(path: &str, log: &str, findings: &mut Findings) {
     let pattern = Regex::new(MESSAGE);
-    let messages = pattern.iter().flat_map(|regex| regex.captures_iter(log));
+    let lines = log.lines().filter(|line| line.contains(MARK));
+    let messages = lines.filter_map(|line| pattern.as_ref().ok()?.captures(line));
     let messages: Vec<_> = messages.map(|found| found.extract().1).collect();
     // The newest text of each number and address, and how often they occur.
     let mut kinds = BTreeMap::<(u32, &str), (&str, usize)>::new();

@@ -3,7 +3,7 @@ use std::cmp::Reverse;
 use std::mem;
 use std::sync::LazyLock;
 
-use regex::{Captures, Error, Regex, escape};
+use regex_lite::{Captures, Error, Regex, escape};
 
 use super::{Finding, Gpu, Source, toolkit};
 
@@ -75,8 +75,9 @@ impl Rules {
         // Whole UUIDs, and their beginnings behind `GPU-` and `MIG-`.
         let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}";
         rules.push((uuid.to_owned(), Some("${kind}<uuid>")));
-        // An absolute path behind a character that is no part of one.
-        let path = r#"(?<before>^|[^\pL\pN>.*/])(?<path>/[^\s:,;)"'`]+)"#;
+        // An absolute path behind a character that is no part of one. Letters other than those of ASCII count as none: rather too much is
+        // removed than too little.
+        let path = r#"(?<before>^|[^[:alnum:]>.*/])(?<path>/[^\s:,;)"'`]+)"#;
         rules.push((path.to_owned(), None));
         // A kernel message's program may hold spaces and goes up to the comma or the end.
         rules.push(("name=[^,]*".to_owned(), Some("name=<name>")));

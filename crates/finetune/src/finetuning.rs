@@ -1,23 +1,23 @@
 //! A run, from the model's files to the result's.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_headroom::distributed::Group;
 use candle_headroom::memory::Limit;
 
 use crate::arguments::Arguments;
-use crate::data::{self, Data};
+use crate::data::{Data, Sample};
 use crate::network::Network;
-use crate::output;
 use crate::sampling;
 use crate::source;
 use crate::support::display::Output;
 use crate::support::ranks;
 use crate::training::{self, Run, Trained};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{self, Vocabulary};
 use headroom_finetune::model::{Config, peft};
 
 /// Longest samples where nothing else is asked and the model allows it.
@@ -25,11 +25,13 @@ const CONTEXT: usize = 512;
 
 /// Fine-tunes a model, and saves the result unless a signal stops the run.
 pub fn finetune(
-    arguments: &Arguments,
+    mut arguments: Arguments,
     group: &Group,
     output: Output,
     began: Instant,
 ) -> Result<Trained> {
+    ranks::own_options(group, &mut arguments.machine.device, &mut arguments.watch);
+    let arguments = &arguments;
     let folder = source::find(&arguments.model, group)?;
     let config = Config::read(&folder)?;
     let vocabulary = Vocabulary::open(&folder, &config)?;
@@ -37,17 +39,15 @@ pub fn finetune(
     let data = Data::read(&arguments.data, &vocabulary, context)?;
     let steps = steps(arguments, data.learned.len());
     let mut run = arguments.described(steps);
-    run.push(data::checksum(&data));
+    run.push(data.checksum());
     compare(arguments, &run, group)?;
     if group.rank() == 0 {
-        output::prepare(&arguments.model.output)?;
+        prepare(&arguments.model.output)?;
     }
 
-    let limit = arguments
-        .machine
-        .budget
-        .map_or(Limit::Unlimited, Limit::from);
-    let memory = arguments.machine.device.open(limit)?;
+    let machine = &arguments.machine;
+    let limit = machine.budget.map_or(Limit::Unlimited, Limit::from);
+    let memory = machine.device.open(limit)?;
     let parameters = config.parameters();
     let network = Network::open(arguments, config, &folder, memory.device())?;
     output.say(format!(
@@ -56,7 +56,7 @@ pub fn finetune(
         arguments.dtype().as_str(),
         network.describe()
     ))?;
-    let tokens: usize = data.learned.iter().map(data::Sample::learned).sum();
+    let tokens: usize = data.learned.iter().map(Sample::learned).sum();
     output.say(format!(
         "data: {} samples of at most {context} tokens, {tokens} to learn; {} held out{}",
         data.learned.len(),
@@ -129,22 +129,19 @@ fn save(arguments: &Arguments, network: &Network, folder: &Path) -> Result<()> {
     };
     network
         .save(&options.output, &base)
-        .and_then(|()| output::copy_tokenizer(folder, &options.output))
+        .and_then(|()| copy_tokenizer(folder, &options.output))
         .with_context(|| format!("the result is not whole in {}", options.output.display()))
 }
 
 /// The longest sample, within what the model allows.
 fn context(arguments: &Arguments, config: &Config) -> Result<usize> {
     let most = config.max_position_embeddings;
-    match arguments.data.context {
-        Some(context) if context > most => {
-            bail!(
-                "--context {context} is too long: this model has been made for at most {most} tokens"
-            )
-        }
-        Some(context) => Ok(context),
-        None => Ok(most.min(CONTEXT)),
-    }
+    let context = arguments.data.context.unwrap_or(most.min(CONTEXT));
+    ensure!(
+        context <= most,
+        "--context {context} is too long: this model has been made for at most {most} tokens"
+    );
+    Ok(context)
 }
 
 fn steps(arguments: &Arguments, samples: usize) -> usize {
@@ -161,4 +158,34 @@ fn compare(arguments: &Arguments, run: &[String], group: &Group) -> Result<()> {
         ranks::path("--trace", &watch.trace),
     ];
     ranks::compare(group, &[run, &files].concat())
+}
+
+/// Makes the folder, and refuses one that holds a model: it would be lost.
+fn prepare(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let files = [
+        "adapter_model.safetensors",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ];
+    if let Some(file) = files.iter().find(|file| folder.join(file).exists()) {
+        bail!(
+            "{} holds {file}: name another folder by `--output`, or remove it",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+/// Copies the tokenizer's files, so that the result can be used alone.
+fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
+    for file in [vocabulary::TOKENIZER].iter().chain(&vocabulary::BESIDE) {
+        let (from, to) = (from.join(file), to.join(file));
+        if from.is_file() {
+            fs::copy(&from, &to)
+                .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        }
+    }
+    Ok(())
 }

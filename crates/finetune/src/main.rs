@@ -9,8 +9,6 @@ mod demonstration;
 mod evaluation;
 mod finetuning;
 mod network;
-mod optimizer;
-mod output;
 mod sampling;
 mod source;
 #[path = "../../../examples/support/mod.rs"]
@@ -51,14 +49,13 @@ fn main() -> ExitCode {
 }
 
 /// Returns the status to exit with: 0, or that of the signal that stopped the run.
-fn run(mut arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
-    ranks::own_options(group, &mut arguments.machine.device, &mut arguments.watch);
+fn run(arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
     let output = Output {
         is_heard: group.rank() == 0,
     };
     let trained = match arguments.is_demonstration() {
         true => demonstration::run(&arguments, group, output, began)?,
-        false => finetuning::finetune(&arguments, group, output, began)?,
+        false => finetuning::finetune(arguments, group, output, began)?,
     };
     match trained {
         Trained::Stopped(stopped) => Ok(stopped.signal.exit_status() as u8),

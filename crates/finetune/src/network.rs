@@ -1,9 +1,11 @@
-//! The model with its parameters: those that are trained, and those that are not.
+//! The model with its parameters: those that are trained, with what moves them, and those that are not.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device};
+use candle_headroom::optim::{Group, LossScale, ParamsAdamW};
+use candle_headroom::{AdamW, LearningRate};
 use candle_nn::{VarBuilder, VarMap};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -30,44 +32,27 @@ impl Network {
         folder: &Path,
         device: &Device,
     ) -> Result<Self> {
-        match lora(arguments)? {
-            None => Self::open_whole(config, folder, arguments.dtype(), device),
+        let (lora, trained, dtype) = (lora(arguments)?, VarMap::new(), arguments.dtype());
+        // An adapter's matrices are f32, whatever the base is.
+        let vars = |dtype| VarBuilder::from_varmap(&trained, dtype, device);
+        let decoder = match &lora {
+            None => Decoder::new(&config, vars(dtype), None)?,
             Some(lora) => {
-                let base = open_weights(folder, arguments.dtype(), device)?;
-                let network = Self::with_adapter(config, base, lora)?;
-                match &arguments.lora.adapter {
-                    Some(adapter) => peft::load_into(adapter, &network.trained)?,
-                    None => {
-                        let mut rng = StdRng::seed_from_u64(arguments.training.seed);
-                        initialize(&network.trained, network.config.initializer_range, &mut rng)?;
-                    }
-                }
-                Ok(network)
+                let base = open_weights(folder, dtype, device)?;
+                Decoder::new(&config, base, Some((lora, vars(DType::F32))))?
+            }
+        };
+        match (&lora, &arguments.lora.adapter) {
+            (None, _) => load_into(&trained, folder)?,
+            (_, Some(adapter)) => peft::load_into(adapter, &trained)?,
+            (_, None) => {
+                let mut rng = StdRng::seed_from_u64(arguments.training.seed);
+                initialize(&trained, config.initializer_range, &mut rng)?;
             }
         }
-    }
-
-    fn open_whole(config: Config, folder: &Path, dtype: DType, device: &Device) -> Result<Self> {
-        let trained = VarMap::new();
-        let vb = VarBuilder::from_varmap(&trained, dtype, device);
-        let decoder = Decoder::new(&config, vb, None)?;
-        load_into(&trained, folder)?;
         Ok(Self {
             config,
-            lora: None,
-            trained,
-            decoder,
-        })
-    }
-
-    /// The adapter's matrices are f32, whatever the base is.
-    fn with_adapter(config: Config, base: VarBuilder, lora: Lora) -> Result<Self> {
-        let trained = VarMap::new();
-        let adapters = VarBuilder::from_varmap(&trained, DType::F32, base.device());
-        let decoder = Decoder::new(&config, base.clone(), Some((&lora, adapters)))?;
-        Ok(Self {
-            config,
-            lora: Some(lora),
+            lora,
             trained,
             decoder,
         })
@@ -89,26 +74,45 @@ impl Network {
         }
     }
 
-    /// The number of trained elements.
-    pub fn elements(&self) -> usize {
-        self.trained
-            .all_vars()
-            .iter()
-            .map(|var| var.elem_count())
-            .sum()
-    }
-
     /// What is trained, in words.
     pub fn describe(&self) -> String {
         match &self.lora {
             None => "all of them trained".to_owned(),
-            Some(lora) => format!(
-                "LoRA of rank {} on {}: {} trained",
-                lora.rank,
-                lora.targets.join(", "),
-                self.elements()
-            ),
+            Some(lora) => {
+                let vars = self.trained.all_vars();
+                let elements: usize = vars.iter().map(|var| var.elem_count()).sum();
+                let (rank, targets) = (lora.rank, lora.targets.join(", "));
+                format!("LoRA of rank {rank} on {targets}: {elements} trained")
+            }
         }
+    }
+
+    /// AdamW, whose weight decay leaves norms and biases alone.
+    pub fn optimizer(&self, arguments: &Arguments, rates: &LearningRate) -> Result<AdamW> {
+        let options = &arguments.training;
+        let params = ParamsAdamW {
+            lr: rates.at(0),
+            weight_decay: options.weight_decay,
+            ..ParamsAdamW::default()
+        };
+        let trained = Group::from(&self.trained);
+        let (matrices, others) = trained.partition(|_, var| var.rank() > 1);
+        let mut builder = AdamW::builder(matrices)
+            .group(others.weight_decay(0.))
+            .params(params)
+            .moments(arguments.machine.moments);
+        if options.clip > 0. {
+            builder = builder.clip_norm(options.clip);
+        }
+        let dtype = arguments.dtype();
+        // An adapter is f32 itself.
+        if dtype != DType::F32 && self.lora.is_none() {
+            builder = builder.master_weights();
+        }
+        if dtype == DType::F16 {
+            builder = builder.loss_scale(LossScale::dynamic());
+        }
+        Ok(builder.build()?)
     }
 }
 
@@ -119,10 +123,8 @@ fn lora(arguments: &Arguments) -> Result<Option<Lora>> {
         return Ok(None);
     }
     if let Some(folder) = &options.adapter {
-        let read = peft::read_options(folder);
-        return Ok(Some(
-            read.with_context(|| format!("`--adapter {}`", folder.display()))?,
-        ));
+        let read = peft::read_options(folder).map(Some);
+        return read.with_context(|| format!("`--adapter {}`", folder.display()));
     }
     Ok(Some(Lora {
         rank: options.lora_rank,

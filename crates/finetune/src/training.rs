@@ -12,7 +12,6 @@ use crate::arguments::Arguments;
 use crate::data::{self, Sample};
 use crate::evaluation::Evaluation;
 use crate::network::Network;
-use crate::optimizer::optimizer;
 use crate::support::display::{Course, Output, Progress};
 use crate::support::saving::Saving;
 use crate::support::watching::Watching;
@@ -59,12 +58,13 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         ..
     } = *run;
     let device = run.memory.device();
+    let (batch, seed) = (arguments.data.batch, arguments.training.seed);
     let rates = arguments.learning_rate(run.steps)?;
     let watching = Watching::begin(&arguments.watch, arguments.machine.device.ordinal(), group)?;
-    let mut builder = AdaptiveTrainer::builder(optimizer(arguments, run.network, &rates)?)
+    let mut builder = AdaptiveTrainer::builder(run.network.optimizer(arguments, &rates)?)
         .memory(run.memory)
         .recompute(arguments.machine.recompute.into())
-        .seed(arguments.training.seed)
+        .seed(seed)
         .group(group)
         .observer(watching.timeline());
     if let Some(incidents) = watching.incidents() {
@@ -74,12 +74,7 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     if arguments.machine.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut loader = data::load(
-        &samples,
-        arguments.data.batch,
-        arguments.training.seed,
-        group,
-    )?;
+    let mut loader = data::load(&samples, batch, seed, group)?;
     let mut saving = Saving::open(
         &arguments.save,
         run.described,
@@ -88,24 +83,23 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         &mut trainer,
         &mut loader,
     )?;
-    let evaluate = |trainer: &mut AdaptiveTrainer<AdamW>| -> Result<Option<Evaluation>> {
-        let samples = run.held_out;
-        let batch = arguments.data.batch.saturating_mul(4);
-        let evaluation = || Evaluation::of(run.still, samples, batch, trainer, group);
-        (!samples.is_empty()).then(evaluation).transpose()
+    let evaluate = |trainer: &mut AdaptiveTrainer<AdamW>, say: &dyn Fn(String) -> Result<()>| {
+        if run.held_out.is_empty() {
+            return Ok(None);
+        }
+        let samples = batch.saturating_mul(4);
+        let evaluation = Evaluation::of(run.still, run.held_out, samples, trainer, group)?;
+        say(format!("after {} updates: {evaluation}", trainer.updates()))?;
+        anyhow::Ok(Some(evaluation))
     };
-    let before = evaluate(&mut trainer)?;
+    let say = |line: String| output.say(line);
+    let before = evaluate(&mut trainer, &say)?;
     let done = trainer.updates();
-    if let Some(before) = &before {
-        output.say(format!("after {done} updates: {before}"))?;
-    }
-    let title = format!("finetune, batches of {} samples", arguments.data.batch);
+    let title = format!("finetune, batches of {batch} samples");
     let files = || watching.finish(&arguments.watch, &title, group);
     if done >= run.steps as u64 {
         (run.save)()?;
-        for line in files()? {
-            output.say(line)?;
-        }
+        files()?.into_iter().try_for_each(say)?;
         let option = match arguments.lora.full {
             true => "--model",
             false => "--adapter",
@@ -150,10 +144,7 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
             }
             let is_due = |every: u64| trainer.updates().is_multiple_of(every);
             if step + 1 < left && arguments.training.eval_every.is_some_and(is_due) {
-                let evaluation = evaluate(&mut trainer)?;
-                for evaluation in evaluation.iter() {
-                    progress.say(format!("after {} updates: {evaluation}", trainer.updates()))?;
-                }
+                evaluate(&mut trainer, &|line| progress.say(line))?;
             }
         }
         // Before all that can fail too.
@@ -166,18 +157,13 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     // The files are written also where training failed, and training's error comes first.
     let files = files();
     let stopped = trained?;
-    for line in files? {
-        output.say(line)?;
-    }
+    files?.into_iter().try_for_each(say)?;
     if let Some(stopped) = stopped {
         progress.clear();
         output.say(saving.line(&stopped))?;
         return Ok(Trained::Stopped(stopped));
     }
-    let after = evaluate(&mut trainer)?;
-    if let Some(after) = &after {
-        output.say(format!("after {} updates: {after}", trainer.updates()))?;
-    }
+    let after = evaluate(&mut trainer, &say)?;
     let evaluations = before.zip(after).map(|(before, after)| [before, after]);
     Ok(Trained::Done(Done {
         progress: Some(progress),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 use headroom_finetune::model::Config;
 
@@ -57,23 +57,15 @@ impl Vocabulary {
     /// What the tokenizer's own template puts before a text.
     fn beginning(&self) -> Result<Vec<u32>> {
         let plain = self.encode("a")?;
-        let whole = self
-            .tokenizer
-            .encode("a", true)
-            .map_err(|error| anyhow!("{error}"))?;
+        let whole = self.encoding("a", true)?;
         let whole = whole.get_ids();
-        let before = whole
-            .windows(plain.len().max(1))
-            .position(|ids| ids == plain);
+        let mut parts = whole.windows(plain.len().max(1));
+        let before = parts.position(|ids| ids == plain);
         Ok(whole[..before.unwrap_or(0)].to_vec())
     }
 
     pub fn begin(&self) -> &[u32] {
         &self.begin
-    }
-
-    pub fn end(&self) -> Option<u32> {
-        self.ends.first().copied()
     }
 
     pub fn is_end(&self, token: u32) -> bool {
@@ -82,29 +74,30 @@ impl Vocabulary {
 
     /// The tokens of a text alone.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self
-            .tokenizer
-            .encode(text, false)
-            .map_err(|error| anyhow!("{error}"))?;
-        Ok(encoding.get_ids().to_vec())
+        Ok(self.encoding(text, false)?.get_ids().to_vec())
     }
 
-    /// The tokens of a prompt and its completion, and the number of those that hold nothing of the completion. Both are encoded together, as
-    /// the model has seen them.
-    pub fn encode_pair(&self, prompt: &str, completion: &str) -> Result<(Vec<u32>, usize)> {
-        let text = format!("{prompt}{completion}");
-        let encoding = self
-            .tokenizer
-            .encode(text, false)
-            .map_err(|error| anyhow!("{error}"))?;
+    fn encoding(&self, text: &str, with_template: bool) -> Result<Encoding> {
+        let encoding = self.tokenizer.encode(text, with_template);
+        encoding.map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The tokens of a text with what begins and ends each, and the number of those that hold nothing of what follows the prompt. Both are
+    /// encoded together, as the model has seen them.
+    pub fn tokens_of(&self, prompt: Option<&str>, text: &str) -> Result<(Vec<u32>, usize)> {
+        let joined = prompt.map(|prompt| format!("{prompt}{text}"));
+        let encoding = self.encoding(joined.as_deref().unwrap_or(text), false)?;
+        let length = prompt.unwrap_or_default().len();
         let ends = encoding.get_offsets().iter().map(|(_, end)| *end);
-        let before = ends.take_while(|end| *end <= prompt.len()).count();
-        Ok((encoding.get_ids().to_vec(), before))
+        let before = ends.take_while(|end| *end <= length).count();
+        // Any of several ends a text; the first one is learned.
+        let end = self.ends.get(..1).unwrap_or_default();
+        let tokens = [&self.begin, encoding.get_ids(), end].concat();
+        Ok((tokens, self.begin.len() + before))
     }
 
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        self.tokenizer
-            .decode(tokens, true)
-            .map_err(|error| anyhow!("{error}"))
+        let text = self.tokenizer.decode(tokens, true);
+        text.map_err(|error| anyhow!("{error}"))
     }
 }

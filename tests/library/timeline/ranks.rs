@@ -26,9 +26,10 @@ fn record(updates: usize, merged: usize, ahead: f64, waited: impl Fn(usize) -> f
 
 /// The part of the page about all ranks.
 fn ranks(records: Vec<Value>) -> Value {
-    let records = records.into_iter().enumerate().map(|(rank, record)| {
-        json!({ "process": rank + 1, "host": format!("node{rank}"), "record": record })
-    });
+    let records = records
+        .into_iter()
+        .enumerate()
+        .map(|(rank, record)| json!({ "host": format!("node{rank}"), "recorder": record }));
     let records: Value = records.collect();
     let trace = json!({ "otherData": { "records": records }, "traceEvents": [] });
     let folder = tempfile::tempdir().unwrap();

@@ -41,14 +41,6 @@ impl Dtype {
         }
     }
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        }
-    }
-
     /// The type in which tensors are trained that are saved in this one: none for integers and other quantized numbers.
     fn of(saved: Saved) -> Option<Self> {
         match saved {

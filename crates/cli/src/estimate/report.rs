@@ -225,7 +225,8 @@ impl fmt::Display for Report {
         let row = |f: &mut fmt::Formatter<'_>, what: &str, bytes: u64| {
             writeln!(f, "  {what:<50} {:>10}", ByteSize(bytes).to_string())
         };
-        let (parameters, dtype) = (grouped(self.parameters), self.dtype.name());
+        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let parameters = grouped(self.parameters);
         write!(f, "{}: {parameters} parameters, {dtype}", self.model)?;
         match self.trained == self.parameters {
             true => writeln!(f, ", all trained")?,

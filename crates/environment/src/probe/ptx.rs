@@ -1,6 +1,6 @@
 use std::fmt;
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::facts::Version;
 

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use regex::bytes::Regex;
+use memchr::memmem;
+use regex_lite::Regex;
 
 use super::cuda::call;
 use super::libraries::{Libraries, Library, locate};
@@ -297,9 +298,12 @@ fn cuda_in(file: &Path) -> Option<Version> {
         .take(FIRST)
         .read_to_end(&mut bytes)
         .ok()?;
-    let text = Regex::new(r"NCCL version [0-9.]+\+cuda([0-9]+\.[0-9]+)").ok()?;
-    let found = text.captures(&bytes)?.get(1)?;
-    Version::parse(std::str::from_utf8(found.as_bytes()).ok()?)
+    let text = Regex::new(r"^NCCL version [0-9.]+\+cuda([0-9]+\.[0-9]+)").ok()?;
+    memmem::find_iter(&bytes, "NCCL version ").find_map(|start| {
+        let end = bytes.len().min(start + 64);
+        let beginning = String::from_utf8_lossy(&bytes[start..end]);
+        Version::parse(text.captures(&beginning)?.get(1)?.as_str())
+    })
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod kernel_log;
 mod library;
 mod machine;
 mod parsing;
+mod patience;
 mod ranks;
 mod recognised;
 mod report;

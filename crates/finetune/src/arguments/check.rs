@@ -1,6 +1,6 @@
 //! What is refused before anything is read, and what an option is by default.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use candle_core::DType;
 use candle_headroom::LearningRate;
 
@@ -30,25 +30,21 @@ impl Arguments {
             }
             _ => {}
         }
+        let eval_every = training.eval_every.unwrap_or(1);
         for (name, value, most) in [
             ("--batch", data.batch, MOST_SAMPLES),
             ("--context", data.context.unwrap_or(1), LONGEST),
             ("--lora-rank", lora.lora_rank, 1 << 16),
             ("--epochs", training.epochs, usize::MAX),
             ("--steps", training.steps.unwrap_or(1), usize::MAX),
-            (
-                "--eval-every",
-                training.eval_every.unwrap_or(1) as usize,
-                usize::MAX,
-            ),
+            ("--eval-every", eval_every as usize, usize::MAX),
             ("--sample", self.sampling.sample.max(1), LONGEST),
         ] {
-            if value == 0 {
-                bail!("{name} 0 is nothing: give at least 1");
-            }
-            if value > most {
-                bail!("{name} {value} is too large: give at most {most}");
-            }
+            ensure!(value > 0, "{name} 0 is nothing: give at least 1");
+            ensure!(
+                value <= most,
+                "{name} {value} is too large: give at most {most}"
+            );
         }
         for (name, value, below) in [
             ("--held-out", data.held_out, 1.),
@@ -58,14 +54,16 @@ impl Arguments {
             ("--clip", training.clip, f64::INFINITY),
             ("--temperature", self.sampling.temperature, 1e3),
         ] {
-            if !(0. ..below).contains(&value) {
-                bail!("{name} must be at least 0 and less than {below}, got {value}");
-            }
+            ensure!(
+                (0. ..below).contains(&value),
+                "{name} must be at least 0 and less than {below}, got {value}"
+            );
         }
-        if !lora.lora_alpha.is_finite() || lora.lora_alpha == 0. {
-            let alpha = lora.lora_alpha;
-            bail!("--lora-alpha must be a number other than 0, got {alpha}");
-        }
+        let alpha = lora.lora_alpha;
+        ensure!(
+            alpha.is_finite() && alpha != 0.,
+            "--lora-alpha must be a number other than 0, got {alpha}"
+        );
         self.watch.check()
     }
 
@@ -98,40 +96,32 @@ impl Arguments {
 
     /// The options that give the same run again, each in a line: all ranks have them in common, and a resumed run has them too.
     pub fn described(&self, steps: usize) -> Vec<String> {
-        let (data, lora, training) = (&self.data, &self.lora, &self.training);
-        let trained = match (lora.full, &lora.adapter) {
-            (true, _) => "`--full`".to_owned(),
-            (_, Some(adapter)) => format!("`--adapter {}`", adapter.display()),
-            _ => format!(
-                "`--lora-rank {} --lora-alpha {} --lora-targets {} --lora-dropout {}`",
-                lora.lora_rank,
-                lora.lora_alpha,
-                lora.lora_targets.join(","),
-                lora.lora_dropout
-            ),
-        };
-        let rate = training
-            .learning_rate
-            .map_or("its default".to_owned(), |rate| rate.to_string());
-        let context = data
-            .context
-            .map_or("its default".to_owned(), |context| context.to_string());
+        fn or_default<T: ToString>(value: &Option<T>) -> String {
+            value
+                .as_ref()
+                .map_or("its default".to_owned(), T::to_string)
+        }
+        let (model, data, lora, training) = (&self.model, &self.data, &self.lora, &self.training);
+        let name = model.model.as_deref().unwrap_or_default();
+        let (rank, alpha, dropout) = (lora.lora_rank, lora.lora_alpha, lora.lora_dropout);
+        let targets = lora.lora_targets.join(",");
+        let schedule = training.schedule;
         let warm_up = training.warm_up.unwrap_or(steps as u64 / 20);
         vec![
-            format!(
-                "`--model {}`",
-                self.model.model.as_deref().unwrap_or_default()
-            ),
-            format!("`--revision {}`", self.model.revision),
-            trained,
+            format!("`--model {name}`"),
+            format!("`--revision {}`", model.revision),
+            match (lora.full, &lora.adapter) {
+                (true, _) => "`--full`".to_owned(),
+                (_, Some(adapter)) => format!("`--adapter {}`", adapter.display()),
+                _ => format!(
+                    "`--lora-rank {rank} --lora-alpha {alpha} --lora-targets {targets} --lora-dropout {dropout}`"
+                ),
+            },
             format!("`--batch {}`", data.batch),
-            format!("`--context` {context}"),
+            format!("`--context` {}", or_default(&data.context)),
             format!("{steps} steps"),
-            format!("`--learning-rate` {rate}"),
-            format!(
-                "a learning rate that is {:?}, with a warm-up of {warm_up}",
-                training.schedule
-            ),
+            format!("`--learning-rate` {}", or_default(&training.learning_rate)),
+            format!("a learning rate that is {schedule:?}, with a warm-up of {warm_up}"),
             format!("`--weight-decay {}`", training.weight_decay),
             format!("`--clip {}`", training.clip),
             format!("`--seed {}`", training.seed),

@@ -1,15 +1,12 @@
 //! Files as batches of tokens.
 
 mod batches;
-mod checksum;
-mod parquet;
-mod record;
 mod records;
 mod samples;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 pub use batches::{collate, load};
-pub use checksum::checksum;
+use crc32fast::Hasher;
 pub use samples::Sample;
 
 use crate::arguments::DataOptions;
@@ -33,22 +30,41 @@ impl Data {
             samples::encode(&records, vocabulary, context, &mut cut)
         };
         let mut learned = read(&options.files)?;
-        if learned.is_empty() {
-            bail!("the data holds too little text to learn from: name more");
-        }
+        ensure!(
+            !learned.is_empty(),
+            "the data holds too little text to learn from: name more"
+        );
         let held_out = match options.eval.is_empty() {
             true => hold_out(&mut learned, options.held_out),
             false => read(&options.eval)?,
         };
-        if !options.eval.is_empty() && held_out.is_empty() {
-            bail!("the files of --eval hold too little text to evaluate on: name more");
-        }
+        ensure!(
+            options.eval.is_empty() || !held_out.is_empty(),
+            "the files of --eval hold too little text to evaluate on: name more"
+        );
         let cut = cut.to_string();
         Ok(Self {
             learned,
             held_out,
             cut,
         })
+    }
+
+    /// What two runs with the same data have in common, in a line.
+    pub fn checksum(&self) -> String {
+        let mut hasher = Hasher::new();
+        for sample in self.learned.iter().chain(&self.held_out) {
+            hasher.update(&(sample.given as u64).to_le_bytes());
+            for token in &sample.tokens {
+                hasher.update(&token.to_le_bytes());
+            }
+        }
+        format!(
+            "{} + {} samples with the checksum {:08x}",
+            self.learned.len(),
+            self.held_out.len(),
+            hasher.finalize()
+        )
     }
 }
 

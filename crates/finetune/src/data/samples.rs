@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Result;
 use rayon::prelude::*;
 
-use super::record::Record;
+use super::records::Record;
 use crate::vocabulary::Vocabulary;
 
 /// Tokens, of which all but the first ones are learned.
@@ -41,14 +41,14 @@ pub fn encode(
 ) -> Result<Vec<Sample>> {
     let encoded: Result<Vec<_>> = records
         .par_iter()
-        .map(|record| vocabulary.tokens_of(record))
+        .map(|record| vocabulary.tokens_of(record.prompt.as_deref(), &record.text))
         .collect();
     let (mut samples, mut stream) = (Vec::new(), Vec::new());
     let most = context + 1;
     for (record, (tokens, given)) in records.iter().zip(encoded?) {
-        match record {
-            Record::Text(_) => stream.extend(tokens),
-            Record::Pair { .. } => {
+        match record.prompt {
+            None => stream.extend(tokens),
+            Some(_) => {
                 let begin = vocabulary.begin().len();
                 samples.extend(cut.fit(tokens, (begin, given), most));
             }
@@ -60,21 +60,6 @@ pub fn encode(
         given: 1,
     }));
     Ok(samples)
-}
-
-impl Vocabulary {
-    /// All tokens of a record, with what begins and ends a text, and the number of those that are given.
-    fn tokens_of(&self, record: &Record) -> Result<(Vec<u32>, usize)> {
-        let (own, given) = match record {
-            Record::Text(text) => (self.encode(text)?, 0),
-            Record::Pair { prompt, completion } => self.encode_pair(prompt, completion)?,
-        };
-        let mut tokens = self.begin().to_vec();
-        let given = given + tokens.len();
-        tokens.extend(own);
-        tokens.extend(self.end());
-        Ok((tokens, given))
-    }
 }
 
 impl Cut {

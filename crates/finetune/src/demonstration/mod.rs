@@ -1,22 +1,22 @@
 //! The program with nothing given: it makes a model of this project's text, and fine-tunes it for a task.
 
-mod command;
 mod source_text;
 mod tiny_model;
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use candle_headroom::distributed::Group;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, CommandFactory, Parser};
 use serde_json::json;
 
 use crate::arguments::Arguments;
 use crate::finetuning::finetune;
 use crate::support::display::Output;
-use crate::support::options::WatchOptions;
 use crate::training::Trained;
-use command::Given;
 
 const TEXT: &str = "text.txt";
 const SIGNATURES: &str = "signatures.jsonl";
@@ -41,34 +41,41 @@ pub fn run(
         written.with_context(|| format!("cannot write to {}", folder.display()))?;
     }
     group.barrier()?;
-
-    let mut first = options(arguments, &given, &untrained, &base);
-    first.lora.full = true;
-    first.lora.adapter = None;
-    first.training.learning_rate.get_or_insert(5e-3);
-    first.data.held_out = 0.01;
-    first.sampling.sample = 0;
-    first.watch = WatchOptions::default();
-    let first = Part {
-        what: "1. A small model learns this project's documents and a part of its sources from nothing",
-        options: first,
-        data: folder.join(TEXT),
-        without: &["adapter", "report", "trace", "incidents", "monitor"],
+    let train = |what: &str, words: Vec<OsString>| {
+        let command: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+        let command = command.join(" ");
+        output.say(format!(
+            "{what}, as by this command with another --output:\n   {command}\n"
+        ))?;
+        finetune(Arguments::parse_from(words), group, output, began)
     };
-    let stopped = first.run(&given, group, output, began)?;
-    if matches!(stopped, Trained::Stopped(_)) {
-        return Ok(stopped);
+    let common = |model: &Path, output: &Path, learning_rate: f64| -> [Setting; 6] {
+        let set = [
+            ("model", model.into()),
+            ("output", output.into()),
+            ("context", given.or("context", CONTEXT)),
+            ("batch", given.or("batch", BATCH)),
+            ("learning-rate", given.or("learning-rate", learning_rate)),
+            ("steps", given.or("steps", STEPS)),
+        ];
+        set.map(|(name, value)| (name, Some(value)))
+    };
+    let mut set = vec![("full", None)];
+    set.extend(common(&untrained, &base, 5e-3));
+    set.extend(
+        [("held-out", "0.01"), ("sample", "0")].map(|(name, value)| (name, Some(value.into()))),
+    );
+    let without = ["adapter", "report", "trace", "incidents", "monitor"];
+    let what =
+        "1. A small model learns this project's documents and a part of its sources from nothing";
+    let first = train(what, given.command(&set, &without, &folder.join(TEXT)))?;
+    if matches!(first, Trained::Stopped(_)) {
+        return Ok(first);
     }
-
-    let mut second = options(arguments, &given, &base, &adapter);
-    second.training.learning_rate.get_or_insert(4e-3);
-    let second = Part {
-        what: "2. An adapter learns to write signatures from descriptions, of the other sources",
-        options: second,
-        data: folder.join(SIGNATURES),
-        without: &[],
-    };
-    second.run(&given, group, output, began)
+    let mut set = common(&base, &adapter, 4e-3).to_vec();
+    set.extend(["held-out", "sample"].map(|name| (name, Some(given.value(name)))));
+    let what = "2. An adapter learns to write signatures from descriptions, of the other sources";
+    train(what, given.command(&set, &[], &folder.join(SIGNATURES)))
 }
 
 /// Where everything is written: `--output`, or a new folder.
@@ -83,10 +90,8 @@ fn folder(arguments: &Arguments, given: &Given, group: &Group) -> Result<PathBuf
         _ => arguments.model.output.clone(),
     };
     let all = group.gather(own.to_string_lossy().as_bytes())?;
-    let of_first = all
-        .first()
-        .map(|path| String::from_utf8_lossy(path).into_owned());
-    Ok(of_first.map_or(own, PathBuf::from))
+    let of_first = all.first().map(|path| String::from_utf8_lossy(path));
+    Ok(of_first.map_or(own, |path| PathBuf::from(&*path)))
 }
 
 fn write(folder: &Path, untrained: &Path, seed: u64) -> Result<()> {
@@ -94,78 +99,102 @@ fn write(folder: &Path, untrained: &Path, seed: u64) -> Result<()> {
     let text = source_text::text()?;
     std::fs::write(folder.join(TEXT), &text)?;
     let pairs = source_text::signatures()?.into_iter();
-    let pairs =
-        pairs.map(|(prompt, completion)| json!({ "prompt": prompt, "completion": completion }));
-    let lines: Vec<String> = pairs.map(|pair| format!("{pair}\n")).collect();
-    std::fs::write(folder.join(SIGNATURES), lines.concat())?;
+    let lines = pairs.map(|(prompt, completion)| {
+        let pair = json!({ "prompt": prompt, "completion": completion });
+        format!("{pair}\n")
+    });
+    std::fs::write(folder.join(SIGNATURES), lines.collect::<String>())?;
     tiny_model::write(untrained, &text, CONTEXT, seed)
 }
 
-/// What both runs have in common where it is not given.
-fn options(arguments: &Arguments, given: &Given, model: &Path, output: &Path) -> Arguments {
-    let mut own = arguments.clone();
-    own.model.model = Some(model.display().to_string());
-    own.model.output = output.to_owned();
-    own.data.context.get_or_insert(CONTEXT);
-    own.training.steps.get_or_insert(STEPS);
-    if !given.has("batch") {
-        own.data.batch = BATCH;
-    }
-    own
+/// An option that is set, and its value unless it is a flag.
+type Setting = (&'static str, Option<OsString>);
+
+/// The command line of this process.
+struct Given {
+    program: Command,
+    matches: ArgMatches,
 }
 
-/// One of the two runs.
-struct Part {
-    what: &'static str,
-    options: Arguments,
-    data: PathBuf,
-    /// Options that are not for it.
-    without: &'static [&'static str],
-}
-
-impl Part {
-    fn run(
-        mut self,
-        given: &Given,
-        group: &Group,
-        output: Output,
-        began: Instant,
-    ) -> Result<Trained> {
-        output.say(format!(
-            "{}, as by this command with another --output:\n   {}\n",
-            self.what,
-            given.command(&self.set(), self.without, &self.data)
-        ))?;
-        self.options.data.files = vec![self.data];
-        finetune(&self.options, group, output, began)
+impl Given {
+    fn read() -> Self {
+        let program = Arguments::command();
+        let matches = program.clone().get_matches();
+        Self { program, matches }
     }
 
-    /// The options that are set without being given.
-    fn set(&self) -> Vec<(&'static str, String)> {
-        let Arguments {
-            model,
-            data,
-            lora,
-            training,
-            sampling,
-            ..
-        } = &self.options;
-        let mut set = vec![
-            ("model", model.model.clone().unwrap_or_default()),
-            ("output", model.output.display().to_string()),
-            ("context", data.context.unwrap_or_default().to_string()),
-            ("batch", data.batch.to_string()),
-            (
-                "learning-rate",
-                training.learning_rate.unwrap_or_default().to_string(),
-            ),
-            ("steps", training.steps.unwrap_or_default().to_string()),
-            ("held-out", data.held_out.to_string()),
-            ("sample", sampling.sample.to_string()),
-        ];
-        if lora.full {
-            set.insert(0, ("full", String::new()));
+    /// Whether an option stands on the command line, also with its default.
+    fn has(&self, name: &str) -> bool {
+        let source = self.matches.value_source(&name.replace('-', "_"));
+        source == Some(ValueSource::CommandLine)
+    }
+
+    /// The value of an option, as it was given or by default; several are joined by commas.
+    fn value(&self, name: &str) -> OsString {
+        let values = self.matches.get_raw(&name.replace('-', "_"));
+        let values: Vec<_> = values.into_iter().flatten().collect();
+        values.join(OsStr::new(","))
+    }
+
+    /// The value that was given, or else this one.
+    fn or(&self, name: &str, value: impl ToString) -> OsString {
+        match self.has(name) {
+            true => self.value(name),
+            false => value.to_string().into(),
         }
-        set
+    }
+
+    /// The command of a run: options that are set for it, those given but for the ones `without`, and its data.
+    fn command(&self, set: &[Setting], without: &[&str], data: &Path) -> Vec<OsString> {
+        let mut words = vec!["finetune".into()];
+        for (name, value) in set {
+            add(&mut words, name, value.as_deref());
+        }
+        for option in self.program.get_arguments() {
+            let (id, Some(name)) = (option.get_id().as_str(), option.get_long()) else {
+                continue;
+            };
+            let is_set = set.iter().any(|(set, _)| *set == name);
+            if is_set || without.contains(&name) || !self.has(name) {
+                continue;
+            }
+            let is_repeated = option.get_value_delimiter().is_none();
+            match option.get_action().takes_values() {
+                false => add(&mut words, name, None),
+                true if is_repeated => {
+                    let values = self.matches.get_raw(id).into_iter().flatten();
+                    values.for_each(|value| add(&mut words, name, Some(value)));
+                }
+                true => add(&mut words, name, Some(&self.value(name))),
+            }
+        }
+        words.push(data.into());
+        words
+    }
+}
+
+fn add(words: &mut Vec<OsString>, name: &str, value: Option<&OsStr>) {
+    let mut option = OsString::from(format!("--{name}"));
+    match value {
+        // Or it would be taken for another option.
+        Some(value) if value.as_encoded_bytes().starts_with(b"-") => {
+            option.push("=");
+            option.push(value);
+            words.push(option);
+        }
+        _ => {
+            words.push(option);
+            words.extend(value.map(OsStr::to_owned));
+        }
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:,=+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }

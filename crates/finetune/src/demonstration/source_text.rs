@@ -49,27 +49,18 @@ fn items(text: &str) -> Vec<(String, String)> {
             first.get_or_insert(says);
         } else if line.starts_with("pub ") {
             let mut signature = line.to_owned();
-            while !signature.ends_with(['{', ';', ',', '}'])
-                || signature.ends_with(",") && signature.contains('(')
-            {
+            let is_open = |signature: &str| {
+                let is_ended = signature.ends_with(['{', ';', ',', '}']);
+                !is_ended || signature.ends_with(',') && signature.contains('(')
+            };
+            while is_open(&signature) && signature.len() <= LONGEST {
                 let Some(more) = lines.next() else { break };
-                let glue = if signature.ends_with('(') || more == ")" {
-                    ""
-                } else {
-                    " "
-                };
+                let is_tight = signature.ends_with('(') || more == ")";
+                let glue = if is_tight { "" } else { " " };
                 signature = format!("{signature}{glue}{more}");
-                if signature.len() > LONGEST {
-                    break;
-                }
             }
-            let is_short = signature.len() <= LONGEST;
-            items.extend(
-                first
-                    .take()
-                    .filter(|_| is_short)
-                    .map(|says| (says.to_owned(), signature)),
-            );
+            let says = first.take().filter(|_| signature.len() <= LONGEST);
+            items.extend(says.map(|says| (says.to_owned(), signature)));
         } else if !line.starts_with("///") && !line.starts_with("#[") {
             first = None;
         }

@@ -1,19 +1,21 @@
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use candle_headroom::nn::kv_cache::KvCache;
 use candle_headroom::nn::loss::{LinearCrossEntropy, LossSum, linear_cross_entropy_sum};
 use candle_headroom::nn::{
     Embedding, Init, Linear, Module, RmsNorm, VarBuilder, recompute, rms_norm,
 };
 
-use super::attention::{Positions, window_mask};
-use super::block::Block;
 use super::config::Config;
+use super::layers::{Block, Place, View};
 use super::lora::{LAYERS, Lora};
-use super::place::Place;
-use super::rotations::Rotations;
-use super::view::View;
+use super::rope::Rotations;
+
+/// Keys and values of (samples, heads, time, width) grow along time.
+const TIME: usize = 2;
+/// Positions that a cache grows by.
+const GROWTH: usize = 256;
 
 /// A decoder of the Llama family. A clone shares the parameters.
 #[derive(Clone)]
@@ -43,9 +45,7 @@ impl Decoder {
         base: VarBuilder,
         lora: Option<(&Lora, VarBuilder)>,
     ) -> Result<Self> {
-        if let Err(error) = config.check() {
-            bail!("{error}")
-        }
+        config.check().map_err(candle_core::Error::msg)?;
         if let Some((lora, _)) = &lora {
             lora.check(&paths(config))?;
         }
@@ -81,10 +81,6 @@ impl Decoder {
         self.embedding.device()
     }
 
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Scores of the next token: `(samples, time)` of u32 to `(samples, time, vocabulary)`.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         self.logits(&self.hidden(tokens)?)
@@ -94,15 +90,15 @@ impl Decoder {
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
         let _span = tracing::trace_span!("model").entered();
         let (_, time) = tokens.dims2()?;
-        let positions = self.positions(0, time)?;
+        let rotations = self.rotations(0, time)?;
         let mut x = self.embed(tokens)?;
         for block in &self.blocks {
             x = match self.marks_blocks {
                 true => {
-                    let (block, positions) = (Arc::clone(block), positions.clone());
-                    recompute(&x, move |x| block.forward(x, &positions, None))?
+                    let (block, rotations) = (Arc::clone(block), rotations.clone());
+                    recompute(&x, move |x| block.forward(x, &rotations, None))?
                 }
-                false => block.forward(&x, &positions, None)?,
+                false => block.forward(&x, &rotations, None)?,
             };
         }
         self.norm.forward(&x)
@@ -128,33 +124,63 @@ impl Decoder {
 
     /// The same decoder for evaluation: it shares the parameters, also later changes of them, keeps no graph, and drops nothing.
     pub fn evaluation(&self) -> Self {
-        let blocks = self.blocks.iter();
+        let blocks = self.blocks.iter().map(|block| block.without_graph());
         Self {
-            marks_blocks: self.marks_blocks,
-            config: Arc::clone(&self.config),
             embedding: self.embedding.detach(),
-            blocks: blocks
-                .map(|block| Arc::new(block.without_graph()))
-                .collect(),
+            blocks: blocks.map(Arc::new).collect(),
             norm: self.norm.without_graph(),
             head: self.head.detach(),
-            rotations: self.rotations.clone(),
+            ..self.clone()
         }
     }
 
+    /// Continues a prompt by at most `most` tokens, up to the one at which `stop` says so, which is not returned, and to
+    /// `max_position_embeddings` in all. `sampler` chooses a token by the logits `(vocabulary)`, f32. Each step computes its
+    /// own token only: the keys and values of the earlier ones are cached.
+    pub fn generate(
+        &self,
+        prompt: &[u32],
+        most: usize,
+        sampler: &mut impl FnMut(&Tensor) -> Result<u32>,
+        stop: impl Fn(u32) -> bool,
+    ) -> Result<Vec<u32>> {
+        if prompt.is_empty() {
+            bail!("there is no prompt to continue: give it at least one token")
+        }
+        let model = self.evaluation();
+        let config = &*self.config;
+        let room = config.max_position_embeddings.saturating_sub(prompt.len());
+        let mut caches = vec![KvCache::new(TIME, GROWTH); config.num_hidden_layers];
+        let mut made = Vec::new();
+        let mut next = prompt.to_vec();
+        while made.len() < most.min(room) {
+            let tokens = Tensor::new(next.as_slice(), self.device())?.unsqueeze(0)?;
+            let hidden = model.continued(&tokens, &mut caches)?;
+            let last = hidden.narrow(1, next.len() - 1, 1)?;
+            let logits = model.logits(&last)?.flatten_all()?.to_dtype(DType::F32)?;
+            let token = sampler(&logits)?;
+            if stop(token) {
+                break;
+            }
+            made.push(token);
+            next = vec![token];
+        }
+        Ok(made)
+    }
+
     /// As [`hidden`](Self::hidden), for tokens that follow those of the caches, one for each block.
-    pub(super) fn continued(&self, tokens: &Tensor, caches: &mut [KvCache]) -> Result<Tensor> {
+    fn continued(&self, tokens: &Tensor, caches: &mut [KvCache]) -> Result<Tensor> {
         let (_, time) = tokens.dims2()?;
         let earlier = caches.first().map_or(0, KvCache::current_seq_len);
-        let positions = self.positions(earlier, time)?;
+        let rotations = self.rotations(earlier, time)?;
         let mut x = self.embed(tokens)?;
         for (block, cache) in self.blocks.iter().zip(caches) {
-            x = block.forward(&x, &positions, Some(cache))?;
+            x = block.forward(&x, &rotations, Some(cache))?;
         }
         self.norm.forward(&x)
     }
 
-    pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+    fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Linear::new(self.head.clone(), None).forward(hidden)
     }
 
@@ -162,21 +188,13 @@ impl Decoder {
         Embedding::new(self.embedding.clone(), self.config.hidden_size).forward(tokens)
     }
 
-    fn positions(&self, first: usize, count: usize) -> Result<Positions> {
-        let most = self.config.max_position_embeddings;
-        if first + count > most {
-            bail!(
-                "{} tokens are more than `max_position_embeddings`, {most}",
-                first + count
-            )
+    /// Those of positions that the model has.
+    fn rotations(&self, first: usize, count: usize) -> Result<[Tensor; 2]> {
+        let (most, positions) = (self.config.max_position_embeddings, first + count);
+        if positions > most {
+            bail!("{positions} tokens are more than `max_position_embeddings`, {most}")
         }
-        let (dtype, device) = (self.embedding.dtype(), self.embedding.device());
-        let window = self.config.sliding_window;
-        let window = window.map(|window| window_mask(first, count, window, dtype, device));
-        Ok(Positions {
-            rotations: self.rotations.of(first, count)?,
-            window: window.transpose()?.flatten(),
-        })
+        self.rotations.of(first, count)
     }
 }
 

@@ -10,8 +10,7 @@ use candle_headroom::nn::{VarBuilder, VarMap};
 use serde::Deserialize;
 
 use super::config::Config;
-use super::fill::{Extra, fill};
-use super::save::save;
+use super::parameters::{Extra, fill, save};
 use super::weights::Weights;
 
 const WEIGHTS: &str = "model.safetensors";
@@ -38,7 +37,7 @@ pub fn load_into(varmap: &VarMap, folder: &Path) -> Result<()> {
 /// Saves a model's options and the parameters of `varmap` in a folder that transformers reads. It is made if it is missing.
 pub fn save_model(folder: &Path, config: &Config, varmap: &VarMap) -> Result<()> {
     let dtype = varmap.all_vars().first().map(|var| var.dtype());
-    config.save_with(folder, dtype)?;
+    config.save(folder, dtype)?;
     // Those of an earlier model in several files would be read instead.
     match fs::remove_file(folder.join(INDEX)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)?,
@@ -49,17 +48,10 @@ pub fn save_model(folder: &Path, config: &Config, varmap: &VarMap) -> Result<()>
 
 /// The files that a folder's parameters are in.
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: HashMap<String, String>,
-    }
     let (index, single) = (folder.join(INDEX), folder.join(WEIGHTS));
     if index.exists() {
-        let read = || anyhow::Ok(serde_json::from_str(&fs::read_to_string(&index)?)?);
-        let index: Index = read().with_context(|| format!("cannot read {}", index.display()))?;
-        let names: BTreeSet<String> = index.weight_map.into_values().collect();
-        check_names(&names)?;
-        return Ok(names.iter().map(|name| folder.join(name)).collect());
+        let names = shards(&index)?.into_iter();
+        return Ok(names.map(|name| folder.join(name)).collect());
     }
     if !single.exists() {
         bail!(
@@ -70,14 +62,21 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(vec![single])
 }
 
-/// Refuses names that are not those of files in one folder: an index may come from anywhere.
-pub fn check_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<()> {
-    for name in names {
+/// The files that an index names. Names that are not those of files in its folder are refused: an index may come from anywhere.
+pub fn shards(index: &Path) -> Result<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let read = || anyhow::Ok(serde_json::from_str(&fs::read_to_string(index)?)?);
+    let all: Index = read().with_context(|| format!("cannot read {}", index.display()))?;
+    let names: BTreeSet<_> = all.weight_map.into_values().collect();
+    for name in &names {
         let mut parts = Path::new(name).components();
         let is_plain = matches!(parts.next(), Some(Component::Normal(only)) if only == &**name);
         if !is_plain || parts.next().is_some() {
             bail!("{INDEX}: `{name}` is not a file of this folder")
         }
     }
-    Ok(())
+    Ok(names)
 }

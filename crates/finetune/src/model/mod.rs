@@ -1,26 +1,18 @@
 //! Decoders of the Llama family on `candle_headroom::nn`, whole or with adapters (LoRA), in the files of transformers and PEFT.
 
-mod attention;
-mod block;
 mod config;
 mod decoder;
 mod files;
-mod fill;
-mod generate;
-mod initial;
+mod layers;
 mod lora;
-mod mlp;
+mod parameters;
 pub mod peft;
-mod place;
-mod projection;
-mod rotations;
-mod save;
-mod spans;
-mod view;
+mod rope;
 mod weights;
 
-pub use config::{Config, Family, RopeScaling};
+pub use config::{Config, Family};
 pub use decoder::Decoder;
-pub use files::{check_names, load_into, open_weights, save_model};
-pub use initial::initialize;
+pub use files::{load_into, open_weights, save_model, shards};
 pub use lora::Lora;
+pub use parameters::initialize;
+pub use rope::RopeScaling;

@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_headroom::nn::VarMap;
 use serde_json::{Value, json};
 
-use super::config::{Config, Fields};
-use super::fill::{Extra, fill};
+use super::config::{Config, Fields, write_json};
 use super::lora::{ALL_LINEAR, Lora};
-use super::save;
+use super::parameters::{self, Extra, fill};
 use super::weights::Weights;
 
 const OPTIONS: &str = "adapter_config.json";
@@ -36,14 +35,8 @@ pub fn save(
     config: &Config,
 ) -> Result<()> {
     config.check()?;
-    let path = folder.join(OPTIONS);
-    let write = || {
-        fs::create_dir_all(folder)?;
-        let text = serde_json::to_string_pretty(&to_json(base, lora))?;
-        anyhow::Ok(fs::write(&path, text + "\n")?)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
-    save::save(adapters, &folder.join(WEIGHTS))
+    write_json(folder, OPTIONS, &to_json(base, lora))?;
+    parameters::save(adapters, &folder.join(WEIGHTS))
 }
 
 fn to_json(base: &Base, lora: &Lora) -> Value {
@@ -80,13 +73,10 @@ pub fn read_options(folder: &Path) -> Result<Lora> {
 
 fn of_fields(fields: &Fields) -> Result<Lora> {
     let kind: String = fields.required("peft_type")?;
-    if kind != "LORA" {
-        bail!("`peft_type` is `{kind}`, supported is LORA")
-    }
-    let bias = fields.optional::<String>("bias")?;
-    if let Some(bias) = bias.filter(|bias| bias != "none") {
-        bail!("`bias` is `{bias}`, supported is none")
-    }
+    ensure!(kind == "LORA", "`peft_type` is `{kind}`, supported is LORA");
+    let bias: Option<String> = fields.optional("bias")?;
+    let bias = bias.as_deref().unwrap_or("none");
+    ensure!(bias == "none", "`bias` is `{bias}`, supported is none");
     for name in UNSUPPORTED {
         if let Some(value) = fields.optional::<Value>(name)?.filter(is_set) {
             bail!("`{name}` is {value}, which is not supported")
@@ -108,9 +98,10 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
         list => serde_json::from_value(list).context("`target_modules`")?,
     };
     let rank: u64 = fields.required("r")?;
-    if rank > MOST_RANK {
-        bail!("`r` is {rank}, supported are 1 to {MOST_RANK}")
-    }
+    ensure!(
+        rank <= MOST_RANK,
+        "`r` is {rank}, supported are 1 to {MOST_RANK}"
+    );
     let alpha: f64 = fields.required("lora_alpha")?;
     Ok(Lora {
         rank: rank as usize,

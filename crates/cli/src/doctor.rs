@@ -1,17 +1,14 @@
 //! `headroom doctor`: is this machine fit for candle, and if not, what helps?
 
-mod ranks;
-
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::io::{IsTerminal, stdout};
 
 #[cfg(feature = "library")]
 use candle_headroom::distributed::Group;
-use candle_headroom_environment::{Environment, Report, Requirement, Versions};
-use ranks::{Further, Judgement, beyond_rank_0};
-use serde::Serialize;
+use candle_headroom_environment::{Environment, Finding, Report, Requirement, Severity, Versions};
+use serde::{Deserialize, Serialize};
 
-use super::output::{self, Result, Status};
+use super::output::{self, Result, Status, plain};
 #[cfg(not(feature = "library"))]
 use super::without_library::Group;
 
@@ -138,4 +135,85 @@ fn text(report: &Report, other_ranks: &[Further], verdict: Option<&str>) -> Resu
         writeln!(text, "\n{verdict}")?;
     }
     Ok(text)
+}
+
+/// What one rank found.
+#[derive(Debug, Serialize, Deserialize)]
+struct Judgement {
+    is_fit: bool,
+    has_warnings: bool,
+    /// The codes of what is against the requirement.
+    obstacles: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+/// A finding that rank 0 does not have.
+#[derive(Debug, Serialize)]
+struct Further {
+    rank: usize,
+    host: Option<String>,
+    #[serde(flatten)]
+    found: Finding,
+}
+
+impl Judgement {
+    /// Judges a report that holds the obstacles, if something was required.
+    fn new(report: &Report, obstacles: Option<&[Finding]>) -> Self {
+        let is_grave = |finding: &&Finding| {
+            finding.severity() >= Severity::Warning
+                || obstacles.is_some_and(|all| all.iter().any(|one| one.code == finding.code))
+        };
+        let findings = report.findings().iter().filter(is_grave);
+        let codes = obstacles.iter().flat_map(|all| all.iter());
+        Self {
+            is_fit: match obstacles {
+                Some(obstacles) => obstacles.is_empty(),
+                None => report.worst() < Severity::Failure,
+            },
+            has_warnings: report.worst() >= Severity::Warning,
+            obstacles: codes.map(|finding| finding.code.id.to_owned()).collect(),
+            findings: findings.cloned().collect(),
+        }
+    }
+}
+
+/// The findings that rank 0 lacks, each once for a machine. Without names of machines, each once for a rank.
+fn beyond_rank_0(ranks: &[Judgement], hosts: Option<&[String]>) -> Vec<Further> {
+    let Some((first, others)) = ranks.split_first() else {
+        return Vec::new();
+    };
+    let mut further = Vec::<Further>::new();
+    for (rank, judgement) in (1..).zip(others) {
+        let host = hosts.and_then(|hosts| hosts.get(rank));
+        for found in &judgement.findings {
+            let is_told = |known: &Further| {
+                let is_here = known.rank == rank || host.is_some() && known.host.as_ref() == host;
+                is_here && known.found == *found
+            };
+            if !first.findings.contains(found) && !further.iter().any(is_told) {
+                let (host, found) = (host.cloned(), found.clone());
+                further.push(Further { rank, host, found });
+            }
+        }
+    }
+    further
+}
+
+impl fmt::Display for Further {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = &self.found;
+        write!(f, "rank {}", self.rank)?;
+        if let Some(host) = &self.host {
+            write!(f, " on {host}")?;
+        }
+        write!(f, ": {} {}", found.severity(), found.code.id)?;
+        if let Some(gpu) = found.gpu {
+            write!(f, ", GPU {gpu}")?;
+        }
+        write!(f, ": {}: {}", found.code.title, plain(&found.seen))?;
+        match &*found.next_step {
+            "" => Ok(()),
+            next_step => write!(f, "; {next_step}"),
+        }
+    }
 }
