@@ -1,4 +1,4 @@
-//! [`Error`], and the two errors of training that contain one.
+//! [`Error`], the two errors of training that contain one, and input that cannot be used.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,7 +11,6 @@ use super::data::DataError;
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
 use super::input::{LossError, OutputError};
-use super::invalid::Invalid;
 use super::memory::MemoryError;
 use super::optimizer::StateError;
 use super::unreached::UnreachedParameters;
@@ -218,3 +217,88 @@ impl UpdateInterrupted {
         Self { reason }
     }
 }
+
+/// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
+///
+/// What it is about says a question of [`Error`], such as [`Error::is_batch`]. A program can seldom do more about such an error than show
+/// it; the cases that it can act upon are variants of [`Error`] and of the errors within.
+///
+/// ```
+/// use candle_headroom::{Error, Predictive};
+///
+/// let error = Predictive::builder().margin(2.0).build().unwrap_err();
+/// assert!(error.is_policy());
+/// assert_eq!(error.to_string(), "`margin` must be in [0, 0.9], got 2.0");
+/// ```
+pub struct Invalid {
+    subject: Subject,
+    text: String,
+}
+
+macro_rules! subjects {
+    ($($(#[doc = $doc:literal])+ $subject:ident $(| $variant:ident)?: $is:ident),+ $(,)?) => {
+        /// What an [`Invalid`] is about.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Subject {
+            $($subject),+
+        }
+
+        impl Error {
+            $(
+                $(#[doc = $doc])+
+                pub fn $is(&self) -> bool {
+                    matches!(self, Self::Invalid(invalid) if invalid.subject == Subject::$subject)
+                        $(|| matches!(self, Self::$variant(_)))?
+                }
+            )+
+        }
+    };
+}
+
+subjects! {
+    /// Whether a batch cannot be cut into micro-batches.
+    Batch: is_batch,
+    /// Whether a layer watcher cannot be installed.
+    Layers: is_layers,
+    /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
+    Loss: is_loss,
+    /// Whether a device's memory cannot be opened, or its limit cannot be set. [`MemoryError`](super::MemoryError) has the cases to act
+    /// upon.
+    Memory | Memory: is_memory,
+    /// Whether a monitor cannot be started.
+    Monitor: is_monitor,
+    /// Whether an optimizer cannot use its arguments.
+    Optimizer: is_optimizer,
+    /// Whether the parameters or buffers given to a trainer cannot be used.
+    Parameter: is_parameter,
+    /// Whether a batch policy was given an invalid setting, or saved state that is not its own.
+    Policy: is_policy,
+    /// Whether a setting of a dataset or loader cannot be used. [`DataError`](super::DataError) has the cases to act upon.
+    Data: is_data,
+    /// Whether a setting of checkpoints, or a name or value to save, cannot be used. [`CheckpointError`](super::CheckpointError) has the
+    /// cases to act upon.
+    Checkpoint: is_checkpoint,
+    /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
+    /// cases to act upon.
+    Group: is_group,
+}
+
+impl Invalid {
+    pub(crate) fn new(subject: Subject, text: String) -> Self {
+        Self { subject, text }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Invalid {}

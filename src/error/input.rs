@@ -4,11 +4,6 @@
 use std::io;
 use std::path::Path;
 
-use candle_core::{DType, Shape};
-
-use super::error::Error;
-use super::invalid::invalid;
-
 /// What can be wrong with a loss that a program, or its author, can act upon; any other loss that cannot be used is
 /// [`is_loss`](super::Error::is_loss).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -73,46 +68,6 @@ pub enum CutCause {
         "The loss of a sample depends on the samples beside it. Compute what belongs to the whole batch, such as normalized advantages, class weights or negatives, before `step`, and pass it in with the batch; cut captured tensors by `micro.samples`; and name the running statistics of BatchNorm, which depends on the cut in every framework, with `.buffers(…)`."
     )]
     Neighbours,
-}
-
-/// A loss that is not a single number.
-pub(crate) fn not_scalar(shape: &Shape) -> Error {
-    invalid!(
-        Loss,
-        "the loss has shape {shape:?}: reduce it to one number with `mean_all()` or `sum_all()`"
-    )
-}
-
-/// No parameter can be trained.
-pub(crate) fn nothing_to_train() -> Error {
-    invalid!(
-        Parameter,
-        "there is no floating-point Var to train: pass the `VarMap` or its `all_vars()` after the model was built"
-    )
-}
-
-/// The same Var is in the list twice, the second time under this name, and would be updated twice.
-pub(crate) fn listed_twice(parameter: &str) -> Error {
-    invalid!(
-        Parameter,
-        "parameter `{parameter}` is listed twice: list each Var once"
-    )
-}
-
-/// Gradients of this type cannot be accumulated.
-pub(crate) fn untrainable(parameter: &str, dtype: DType) -> Error {
-    invalid!(
-        Parameter,
-        "parameter `{parameter}` is {dtype:?}: gradients accumulate in f64, f32, f16 and bf16"
-    )
-}
-
-/// No parameter has a name that matches this pattern.
-pub(crate) fn no_match(pattern: &str) -> Error {
-    invalid!(
-        Parameter,
-        "`allow_unreached`: no parameter has a name that matches `{pattern}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
-    )
 }
 
 /// A report, trace or log cannot be written or read.

@@ -1,80 +1,8 @@
-//! [`Invalid`]: input that cannot be used.
+//! Errors that several callers make of input that cannot be used.
 
-use std::error::Error as StdError;
-use std::fmt;
+use candle_core::{DType, Shape};
 
 use super::error::Error;
-
-/// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
-///
-/// What it is about says a question of [`Error`], such as [`Error::is_batch`]. A program can seldom do more about such an error than show
-/// it; the cases that it can act upon are variants of [`Error`] and of the errors within.
-///
-/// ```
-/// use candle_headroom::{Error, Predictive};
-///
-/// let error = Predictive::builder().margin(2.0).build().unwrap_err();
-/// assert!(error.is_policy());
-/// assert_eq!(error.to_string(), "`margin` must be in [0, 0.9], got 2.0");
-/// ```
-pub struct Invalid {
-    subject: Subject,
-    text: String,
-}
-
-macro_rules! subjects {
-    ($($(#[doc = $doc:literal])+ $subject:ident $(| $variant:ident)?: $is:ident),+ $(,)?) => {
-        /// What an [`Invalid`] is about.
-        #[derive(Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Subject {
-            $($subject),+
-        }
-
-        impl Error {
-            $(
-                $(#[doc = $doc])+
-                pub fn $is(&self) -> bool {
-                    matches!(self, Self::Invalid(invalid) if invalid.subject == Subject::$subject)
-                        $(|| matches!(self, Self::$variant(_)))?
-                }
-            )+
-        }
-    };
-}
-
-subjects! {
-    /// Whether a batch cannot be cut into micro-batches.
-    Batch: is_batch,
-    /// Whether a layer watcher cannot be installed.
-    Layers: is_layers,
-    /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
-    Loss: is_loss,
-    /// Whether a device's memory cannot be opened, or its limit cannot be set. [`MemoryError`](super::MemoryError) has the cases to act
-    /// upon.
-    Memory | Memory: is_memory,
-    /// Whether a monitor cannot be started.
-    Monitor: is_monitor,
-    /// Whether an optimizer cannot use its arguments.
-    Optimizer: is_optimizer,
-    /// Whether the parameters or buffers given to a trainer cannot be used.
-    Parameter: is_parameter,
-    /// Whether a batch policy was given an invalid setting, or saved state that is not its own.
-    Policy: is_policy,
-    /// Whether a setting of a dataset or loader cannot be used. [`DataError`](super::DataError) has the cases to act upon.
-    Data: is_data,
-    /// Whether a setting of checkpoints, or a name or value to save, cannot be used. [`CheckpointError`](super::CheckpointError) has the
-    /// cases to act upon.
-    Checkpoint: is_checkpoint,
-    /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
-    /// cases to act upon.
-    Group: is_group,
-}
-
-impl Invalid {
-    pub(crate) fn new(subject: Subject, text: String) -> Self {
-        Self { subject, text }
-    }
-}
 
 /// An [`Error`] about a subject, with a text as `format!` makes it.
 macro_rules! invalid {
@@ -87,16 +15,42 @@ macro_rules! invalid {
 }
 pub(crate) use invalid;
 
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
+/// A loss that is not a single number.
+pub(crate) fn not_scalar(shape: &Shape) -> Error {
+    invalid!(
+        Loss,
+        "the loss has shape {shape:?}: reduce it to one number with `mean_all()` or `sum_all()`"
+    )
 }
 
-impl fmt::Debug for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
+/// No parameter can be trained.
+pub(crate) fn nothing_to_train() -> Error {
+    invalid!(
+        Parameter,
+        "there is no floating-point Var to train: pass the `VarMap` or its `all_vars()` after the model was built"
+    )
 }
 
-impl StdError for Invalid {}
+/// The same Var is in the list twice, the second time under this name, and would be updated twice.
+pub(crate) fn listed_twice(parameter: &str) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is listed twice: list each Var once"
+    )
+}
+
+/// Gradients of this type cannot be accumulated.
+pub(crate) fn untrainable(parameter: &str, dtype: DType) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is {dtype:?}: gradients accumulate in f64, f32, f16 and bf16"
+    )
+}
+
+/// No parameter has a name that matches this pattern.
+pub(crate) fn no_match(pattern: &str) -> Error {
+    invalid!(
+        Parameter,
+        "`allow_unreached`: no parameter has a name that matches `{pattern}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
+    )
+}

@@ -35,13 +35,14 @@ pub use class::DeviceFault;
 pub use convert::ErrorExt;
 pub use data::DataError;
 pub use distributed::GroupError;
-pub use error::{Error, Result, UpdateInterrupted, WindowLost};
+pub(crate) use error::Subject;
+pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use input::{CutCause, LossError, OutputError};
-pub(crate) use input::{listed_twice, no_match, not_scalar, nothing_to_train, untrainable};
-pub use invalid::Invalid;
-pub(crate) use invalid::{Subject, invalid};
+pub(crate) use invalid::{
+    invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
+};
 pub use memory::MemoryError;
 pub use optimizer::StateError;
 pub use unreached::UnreachedParameters;

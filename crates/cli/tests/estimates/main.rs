@@ -49,7 +49,7 @@ impl Case {
     /// What the program says of a folder with this model.
     fn estimate(&self, samples: usize) -> Value {
         let folder = tempfile::tempdir().expect("a folder");
-        self.config.save(folder.path()).expect("a file");
+        self.config.save(folder.path(), None).expect("a file");
         let mut program = Command::new(env!("CARGO_BIN_EXE_headroom"));
         program.arg("estimate").arg(folder.path());
         program.args([
