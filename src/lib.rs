@@ -82,6 +82,24 @@
 //! | `testing` | `testing`: memory that runs out at a chosen point, for your own tests |
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
+// It neither prints nor ends the process, and what cannot be is an error: promise 10.
+#![deny(
+    clippy::dbg_macro,
+    clippy::exit,
+    clippy::print_stderr,
+    clippy::print_stdout
+)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // The build with everything on is checked for both.

@@ -1,6 +1,9 @@
-//! An update allocates nothing on the host, wherever the parameters are. One test alone in its program: the allocator counts every thread's.
+//! An update allocates nothing on the host, wherever the parameters are, and neither does `TrackingAllocator` itself. One test alone in its
+//! program: the allocator counts every thread's.
 
 mod support;
+#[path = "support/tracked.rs"]
+mod tracked;
 
 use std::sync::LazyLock;
 
@@ -198,7 +201,8 @@ fn check_all(device: &Device) {
 }
 
 #[test]
-fn an_update_allocates_nothing() {
+fn an_update_and_the_tracking_allocator_allocate_nothing() {
+    tracked::check(ALLOCATOR);
     warm_up();
     check_count();
     #[cfg(target_os = "linux")]

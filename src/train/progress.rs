@@ -10,6 +10,8 @@ use crate::optim::{Commit, StateDict};
 /// Its name in a state dict's metadata.
 const NAME: &str = "training";
 const VERSION: u32 = 2;
+/// More updates and batches than any run has.
+const MOST: u64 = 1 << 53;
 
 /// How far a training has come, as it is saved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,7 +76,17 @@ impl Progress {
         };
         let wrong = |error: serde_json::Error| unfit(error.to_string());
         match serde_json::from_str(text).map_err(wrong)? {
-            Version { version: VERSION } => Ok(Some(serde_json::from_str(text).map_err(wrong)?)),
+            Version { version: VERSION } => {
+                let progress: Self = serde_json::from_str(text).map_err(wrong)?;
+                let trainer = progress.trainer.iter();
+                let counts = trainer.flat_map(|trainer| trainer.batches);
+                match counts.chain([progress.updates]).find(|count| *count > MOST) {
+                    Some(count) => {
+                        Err(unfit(format!("counts {count}, at most 2^53 is possible")).into())
+                    }
+                    None => Ok(Some(progress)),
+                }
+            }
             Version { version } => Err(unfit(format!(
                 "version {version}, this crate reads version {VERSION}: continue with the crate that wrote it, or a newer one"
             ))

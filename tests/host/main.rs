@@ -8,6 +8,8 @@ mod evaluation;
 mod frozen;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
+#[path = "../promises/hostile/mod.rs"]
+mod hostile;
 mod kept;
 mod language;
 #[cfg(feature = "layers")]
@@ -19,7 +21,6 @@ mod remedies;
 mod report;
 #[cfg(feature = "image")]
 mod small_files;
-#[cfg(feature = "layers")]
 #[path = "../support/mod.rs"]
 mod support;
 mod two_trainers;

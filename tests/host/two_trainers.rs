@@ -204,6 +204,13 @@ fn two_trainers_on_one_limit_stay_below_it() {
 #[test]
 fn whoever_waits_is_next() {
     let _alone = alone();
+    // Nobody can tell when the other one waits, and on a busy machine its thread may be late.
+    let mut pauses = [300, 3_000, 20_000].into_iter().map(Duration::from_millis);
+    assert!(pauses.any(|pause| turns(pause)[..2] == ["first", "other"]));
+}
+
+/// Who runs when, where one trainer's step begins while another one's works for so long.
+fn turns(pause: Duration) -> Vec<&'static str> {
     let memory = DeviceMemory::host().limit(ByteSize::gib(8)).open().unwrap();
     let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
     let order = Mutex::new(Vec::new());
@@ -226,14 +233,14 @@ fn whoever_waits_is_next() {
             if sender.send(()).is_ok() {
                 let begins = other_begins.recv_timeout(Duration::from_secs(60));
                 begins.expect("the other one's step");
-                std::thread::sleep(Duration::from_millis(300)); // until it waits
+                std::thread::sleep(pause); // until it waits
             }
             loss(&w, &x)
         });
         assert_eq!(stepped.unwrap().sizes, [2, 2]);
         other.join().unwrap().unwrap();
     });
-    assert_eq!(order.into_inner().unwrap()[..2], ["first", "other"]);
+    order.into_inner().unwrap()
 }
 
 /// A thread does not wait for itself.

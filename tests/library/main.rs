@@ -15,6 +15,7 @@ mod ema;
 mod engine;
 mod error;
 mod foreign;
+mod group_strangers;
 mod groups;
 mod halves;
 mod incidents;

@@ -174,6 +174,7 @@ proptest! {
         }
     }
 
+    /// What fits is the largest that does, by the bounds that are told, and within the reach that is promised.
     #[test]
     fn what_fits_is_what_is_predicted(
         observations in proptest::collection::vec((1usize..5000, 1u64..1 << 40), 1..60),
@@ -181,8 +182,15 @@ proptest! {
         cost in 1usize..20_000,
     ) {
         let model = model(&observations);
-        if let Some(fits) = model.largest_fitting(bytes) {
-            prop_assert!(model.upper_bound(fits).unwrap() <= bytes + 1 || model.predict(fits).unwrap() <= bytes + 1);
+        let seen = model.largest_seen().unwrap();
+        match model.largest_fitting(bytes) {
+            Some(fits) => {
+                prop_assert!(model.upper_bound(fits).unwrap() <= bytes);
+                prop_assert!(fits <= 16 * seen, "{fits}, seen {seen}");
+                let next = model.upper_bound(fits + 1).unwrap();
+                prop_assert!(next >= bytes || fits >= 8 * seen, "{next} of {bytes} at {}", fits + 1);
+            }
+            None => prop_assert!(model.upper_bound(1).unwrap() >= bytes),
         }
         prop_assert!(model.predict(cost) <= model.upper_bound(cost));
         prop_assert!(model.upper_bound(cost * 2) >= model.upper_bound(cost));

@@ -215,6 +215,10 @@ fn an_interrupted_update_leaves_nothing_in_the_next_window() {
     let step = |trainer: &mut AccumulatingTrainer<Foreign<Stops>>, i: usize| {
         trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
     };
+    // The same windows without an interruption.
+    let undisturbed = Mlp::new(DType::F32);
+    let inner = foreign::<Stops>(&undisturbed.vars, false);
+    let mut expected = AccumulatingTrainer::builder(inner, 2).build().unwrap();
     // In `update`, and in the step that completes a window.
     for completes in [false, true] {
         trainer.replace_optimizer(optimizer(true));
@@ -232,6 +236,12 @@ fn an_interrupted_update_leaves_nothing_in_the_next_window() {
         assert!(step(&mut trainer, 0).unwrap().is_none());
         let report = step(&mut trainer, 1).unwrap().expect("two batches");
         assert_eq!((report.samples, report.sizes), (8, vec![4, 4]));
+        for batch in &batches {
+            let done = expected.step(batch, |(x, y), _| undisturbed.loss(&x, &y));
+            done.unwrap();
+        }
+        // A gradient that was left over would move them farther.
+        assert_eq!(snapshot(&model.vars), snapshot(&undisturbed.vars));
     }
 }
 

@@ -1,5 +1,9 @@
-//! Promise 10, no panic and no global state: bad input is an error that names it. Process-wide settings that are restored:
-//! tests/host/memory.rs, tests/cuda/memory.rs.
+//! Promise 10, no panic and no global state: bad input is an error that names it. Every builder with settings at random: settings.rs; what
+//! strangers have written: hostile/, and crates/cli/tests/commands/hostile.rs; the allocator: tests/support/tracked.rs. Process-wide settings
+//! that are restored: tests/host/memory.rs, tests/cuda/memory.rs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
@@ -118,4 +122,60 @@ fn bad_input_is_named() {
         .step(&x.narrow(0, 0, 0).unwrap(), |x, _| x.sum_all())
         .unwrap_err();
     assert!(error.is_batch(), "{error}");
+}
+
+/// All files of a folder of sources.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => sources(&path, found),
+            false => found.extend(
+                path.extension()
+                    .is_some_and(|it| it == "rs")
+                    .then_some(path),
+            ),
+        }
+    }
+}
+
+/// clippy denies printing and `std::process::exit` in each library. It does not know these: only a process that was forked to wait in place of
+/// this one, and a fault that a test has armed, end themselves.
+#[test]
+fn no_library_ends_the_process() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let libraries = ["src", "crates/environment/src", "crates/nn/src"];
+    let mut files = Vec::new();
+    libraries
+        .iter()
+        .for_each(|folder| sources(&root.join(folder), &mut files));
+    assert!(files.len() > 100, "{}", files.len());
+    let lints =
+        "#![deny(clippy::dbg_macro, clippy::exit, clippy::print_stderr, clippy::print_stdout)]";
+    for folder in libraries {
+        let library = fs::read_to_string(root.join(folder).join("lib.rs")).unwrap();
+        assert!(library.contains(lints), "{folder}");
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"));
+        let calls = [
+            "process::abort(",
+            "process::exit(",
+            "libc::abort(",
+            "libc::exit(",
+            "libc::_exit(",
+        ];
+        let ends = calls.map(|call| code.clone().any(|line| line.contains(call)));
+        let file = file.strip_prefix(root).unwrap();
+        let is_known = [
+            Path::new("src/testing/files.rs"),
+            Path::new("crates/environment/src/patience.rs"),
+        ]
+        .contains(&file);
+        assert!(is_known || ends == [false; 5], "{}", file.display());
+    }
 }

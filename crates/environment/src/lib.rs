@@ -8,6 +8,24 @@
 //! that the documentation hides are shared with candle-headroom's other packages and may change in any release.
 
 #![deny(missing_docs, unsafe_code, clippy::undocumented_unsafe_blocks)]
+// It neither prints nor ends the process, and what cannot be is an error: promise 10.
+#![deny(
+    clippy::dbg_macro,
+    clippy::exit,
+    clippy::print_stderr,
+    clippy::print_stdout
+)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 #![warn(missing_debug_implementations)]
 
 #[allow(unsafe_code, reason = "`Environment::root` names libraries to run")]

@@ -1,8 +1,8 @@
 //! Reading ahead: how far, by whom, and for how long.
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,8 +55,15 @@ fn comes_to<T: PartialEq + Debug>(value: impl Fn() -> T, expected: T) {
     assert_eq!(value(), expected);
 }
 
-/// Samples that take a second each, but for those of the first batch of 16.
-struct Late(Arc<AtomicUsize>);
+/// How often samples were read, and whether those behind the first 16 may end.
+#[derive(Default)]
+struct Gate {
+    reads: AtomicUsize,
+    is_open: AtomicBool,
+}
+
+/// Samples that end when the gate opens, but for those of the first batch of 16.
+struct Late(Arc<Gate>);
 
 impl Dataset for Late {
     type Sample = Tensor;
@@ -66,8 +73,10 @@ impl Dataset for Late {
     }
 
     fn get(&self, index: usize) -> Result<Tensor, BoxedError> {
-        self.0.fetch_add(1, SeqCst);
-        thread::sleep(Duration::from_secs(u64::from(index >= 16)));
+        self.0.reads.fetch_add(1, SeqCst);
+        while index >= 16 && !self.0.is_open.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         Ok(Tensor::full(index as f32, 256, &Device::Cpu)?)
     }
 }
@@ -133,24 +142,31 @@ fn batches_and_bytes_bound_what_is_read_ahead() {
 
 #[test]
 fn dropping_a_loader_ends_its_threads() {
-    let reads = Arc::new(AtomicUsize::new(0));
+    let gate = Arc::new(Gate::default());
     let stack = |samples: Vec<Tensor>| Ok(Tensor::stack(&samples, 0)?);
-    let builder = Loader::builder(Late(Arc::clone(&reads)), stack);
+    let builder = Loader::builder(Late(Arc::clone(&gate)), stack);
     let mut loader = builder.batch(16).workers(3).build().unwrap();
     loader.next().unwrap().unwrap();
-    let began = Instant::now();
-    while reads.load(SeqCst) < 16 + 3 {
-        assert!(began.elapsed() < Duration::from_secs(20), "nobody reads");
-        thread::sleep(Duration::from_millis(1));
-    }
-    // Each thread has a sample in its hands.
-    let before = reads.load(SeqCst);
-    let began = Instant::now();
-    drop(loader);
-    assert!(began.elapsed() < Duration::from_millis(500));
-    // It finishes that, not its batch.
-    thread::sleep(Duration::from_millis(2500));
-    assert!(reads.load(SeqCst) <= before + 3);
+    let waits_until = |is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Each thread has a sample in its hands, which does not end.
+    waits_until(&|| gate.reads.load(SeqCst) == 16 + 3);
+    let (dropped, is_dropped) = mpsc::channel();
+    thread::spawn(move || {
+        drop(loader);
+        dropped.send(()).unwrap();
+    });
+    let waited = is_dropped.recv_timeout(Duration::from_secs(60));
+    waited.expect("dropping does not wait for samples");
+    // A thread finishes that sample, not its batch; then it drops the dataset.
+    gate.is_open.store(true, SeqCst);
+    waits_until(&|| Arc::strong_count(&gate) == 1);
+    assert!(gate.reads.load(SeqCst) <= 16 + 3 + 3);
 }
 
 #[test]

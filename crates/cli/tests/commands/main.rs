@@ -2,6 +2,7 @@
 
 mod doctor;
 mod estimate;
+mod hostile;
 #[cfg(feature = "library")]
 mod incidents;
 #[cfg(target_os = "linux")]

@@ -35,14 +35,16 @@ fn undecodable_entries_do_no_harm() {
         return;
     };
     let entries: Vec<String> = module.entries().map(str::to_owned).collect();
-    let errors: Vec<String> = entries
-        .iter()
-        .filter_map(|entry| module.kernel(entry).err())
-        .collect();
-    println!(
-        "quantized: {} of {} entries do not decode: {:?}",
-        errors.len(),
-        entries.len(),
-        errors.first()
-    );
+    assert!(!entries.is_empty());
+    for entry in &entries {
+        match module.kernel(entry) {
+            Ok(kernel) => assert!(kernel.is_some_and(|kernel| kernel.name() == entry)),
+            // The entry and a reason, also when it is asked for again.
+            Err(error) => {
+                let reason = error.strip_prefix(&format!("entry {entry}: "));
+                assert!(reason.is_some_and(|reason| !reason.is_empty()), "{error}");
+                assert_eq!(module.kernel(entry).err(), Some(error));
+            }
+        }
+    }
 }

@@ -298,5 +298,8 @@ fn sorting() {
                 .windows(2)
                 .all(|pair| row[pair[0] as usize] <= row[pair[1] as usize])
         );
+        let mut places = order.to_vec();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..100), "each place once");
     }
 }

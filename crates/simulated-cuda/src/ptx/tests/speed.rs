@@ -1,4 +1,4 @@
-//! Prints the times of launches (`--nocapture`, in release).
+//! Prints the times of launches (`--nocapture`, in release), of kernels that do their work.
 
 use super::{Arguments, candle_module, entry};
 use std::time::{Duration, Instant};
@@ -34,8 +34,10 @@ fn elementwise() {
                 .value(1f32)
                 .launch_for(&kernel, count);
         });
+        assert!(out.iter().all(|value| *value == 3.), "2 · 1 + 1");
         println!("affine_f32, {count} elements: {time:?}");
         let kernel = entry(&binary, "badd_f32");
+        out.fill(0.);
         let time = best(|| {
             let arguments = Arguments::default()
                 .value(count as u64)
@@ -47,6 +49,7 @@ fn elementwise() {
                 .buffer(&mut out)
                 .launch_for(&kernel, count);
         });
+        assert!(out.iter().all(|value| *value == 3.), "1 + 2");
         println!("badd_f32, {count} elements: {time:?}");
     }
 }
