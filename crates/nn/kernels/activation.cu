@@ -1,8 +1,8 @@
-// Activation functions of each element, and their derivatives. src/nn/ops/curves.rs has the same on the CPU.
+// Activation functions of each element, and their derivatives. src/ops/curves.rs has the same on the CPU.
 
 #include "rows.cuh"
 
-// The numbers of src/nn/kernel/cuda/enabled/kernels.rs.
+// The numbers of src/kernel/cuda/enabled/kernels.rs.
 enum Curve { GELU, GELU_ERF, SILU, RELU, SIGMOID, ELU, RELU2, RELU6, HARD_SIGMOID, HARD_SWISH, MISH, LEAKY_RELU, SELU };
 
 template <typename A> static __device__ __forceinline__ A sigmoid(A x) { return 1 / (1 + exp(-x)); }

@@ -1,4 +1,4 @@
-// Attention: what happens to a chunk of scores between products of matrices. src/nn/attention/chunks/kernels/launch.rs launches a block
+// Attention: what happens to a chunk of scores between products of matrices. src/attention/chunks/kernels.rs launches a block
 // for each row of (batch, heads, queries, keys).
 
 #include "philox.cuh"

@@ -1,4 +1,4 @@
-// Cross-entropy of rows of logits. src/nn/loss/cross_entropy.rs launches a block for each row.
+// Cross-entropy of rows of logits. src/loss/cross_entropy.rs launches a block for each row.
 
 #include "rows.cuh"
 

@@ -1,4 +1,4 @@
-// Dropout with random numbers that are a function of the element's position. src/nn/kernel/philox.rs computes the same.
+// Dropout with random numbers that are a function of the element's position. src/kernel/philox.rs computes the same.
 
 #include "philox.cuh"
 #include "rows.cuh"

@@ -1,4 +1,4 @@
-// Random numbers that are a function of the seed and the position, as in src/nn/kernel/philox.rs.
+// Random numbers that are a function of the seed and the position, as in src/kernel/philox.rs.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #define ROUNDS 7
 
-// The stream of attention's dropout, as in src/nn/kernel/philox.rs.
+// The stream of attention's dropout, as in src/kernel/philox.rs.
 #define ATTENTION (1ull << 63)
 
 // Philox4x32-7 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).

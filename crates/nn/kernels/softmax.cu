@@ -1,4 +1,4 @@
-// Softmax over rows and its logarithm. src/nn/kernel/cuda/enabled/kernels.rs launches a block for each row.
+// Softmax over rows and its logarithm. src/kernel/cuda/enabled/kernels.rs launches a block for each row.
 
 #include "rows.cuh"
 

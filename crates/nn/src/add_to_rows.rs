@@ -33,8 +33,7 @@ pub fn add_to_rows(rows: Tensor, bias: &Tensor) -> Result<Tensor> {
 fn add<S: Number>(rows: &mut [S], layout: &Layout, bias: &Storage, of_bias: &Layout) -> Result<()> {
     let bias = slice_of::<S>(bias, of_bias, NAME)?;
     let rows = dense(rows, layout)?;
-    by_rows(rows, bias.len(), |_, rows| add_to_each(rows, bias));
-    Ok(())
+    by_rows(rows, bias.len(), |_, rows| add_to_each(rows, bias))
 }
 
 fn add_narrow<T: Element>(
@@ -49,8 +48,7 @@ fn add_narrow<T: Element>(
         let mut sums = T::widen(rows);
         add_to_each(&mut sums, &bias);
         T::narrow(&sums, rows);
-    });
-    Ok(())
+    })
 }
 
 fn add_to_each<S: Number>(rows: &mut [S], bias: &[S]) {

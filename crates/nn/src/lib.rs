@@ -31,7 +31,8 @@
 //!   says what receives a gradient, and whether it is right; [`recompute()`], which keeps no activations; [`seeded`] randomness.
 //! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Sequential`, `AdamW`, …
 //!
-//! Candle's [`Linear`], [`LayerNorm`], [`RmsNorm`], [`Embedding`] and [`Activation`] become these by `into()`.
+//! Candle's [`Linear`], [`LayerNorm`], [`RmsNorm`], [`Embedding`], [`Activation`], [`PReLU`], [`QMatMul`](quantized::QMatMul) and
+//! convolutions become these by `into()`.
 //!
 //! No function depends on how a batch is cut: it computes the same for a sample alone as in a batch, in value, type and gradient, within
 //! the rounding of its sums. Two depend on the batch by their definition: [`BatchNorm`] in training, and the masks of [`Dropout`]. Sums of

@@ -54,6 +54,12 @@ impl PReLU {
     }
 }
 
+impl From<candle_nn::PReLU> for PReLU {
+    fn from(layer: candle_nn::PReLU) -> Self {
+        Self::new(layer.weight().clone(), layer.is_scalar())
+    }
+}
+
 impl Module for PReLU {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let dims = self.broadcast(xs)?;

@@ -37,206 +37,160 @@ impl WithGradients for Tensor {
 #[derive(Clone, Copy, Debug)]
 pub struct Differentiable<'a>(&'a Tensor);
 
-impl Differentiable<'_> {
+/// Methods of candle's names that return a tensor.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident |$x:ident $(, $argument:ident: $kind:ty)+| $body:expr;)+) => {
+        impl Differentiable<'_> {
+            $(
+                $(#[$doc])*
+                pub fn $name(self $(, $argument: $kind)+) -> Result<Tensor> {
+                    let $x = self.0;
+                    $body
+                }
+            )+
+        }
+    };
+}
+
+methods! {
     /// As [`Tensor::max_pool2d`], by [`ops::max_pool2d`].
     ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
-    pub fn max_pool2d(self, size: impl ToUsize2) -> Result<Tensor> {
+    max_pool2d |x, size: impl ToUsize2| {
         let size = size.to_usize2();
-        ops::max_pool2d(self.0, size, size, 0)
-    }
+        ops::max_pool2d(x, size, size, 0)
+    };
 
     /// As [`Tensor::max_pool2d_with_stride`], by [`ops::max_pool2d`].
     ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
-    pub fn max_pool2d_with_stride<T: ToUsize2>(self, kernel_size: T, stride: T) -> Result<Tensor> {
-        ops::max_pool2d(self.0, kernel_size, stride, 0)
-    }
+    max_pool2d_with_stride |x, kernel_size: impl ToUsize2, stride: impl ToUsize2| {
+        ops::max_pool2d(x, kernel_size, stride, 0)
+    };
 
     /// As [`Tensor::avg_pool2d`], by [`ops::avg_pool2d`].
     ///
     /// # Errors
     /// Those of [`ops::avg_pool2d`].
-    pub fn avg_pool2d(self, size: impl ToUsize2) -> Result<Tensor> {
+    avg_pool2d |x, size: impl ToUsize2| {
         let size = size.to_usize2();
-        ops::avg_pool2d(self.0, size, size, 0)
-    }
+        ops::avg_pool2d(x, size, size, 0)
+    };
 
     /// As [`Tensor::avg_pool2d_with_stride`], by [`ops::avg_pool2d`].
     ///
     /// # Errors
     /// Those of [`ops::avg_pool2d`].
-    pub fn avg_pool2d_with_stride<T: ToUsize2>(self, kernel_size: T, stride: T) -> Result<Tensor> {
-        ops::avg_pool2d(self.0, kernel_size, stride, 0)
-    }
+    avg_pool2d_with_stride |x, kernel_size: impl ToUsize2, stride: impl ToUsize2| {
+        ops::avg_pool2d(x, kernel_size, stride, 0)
+    };
 
     /// As [`Tensor::interpolate1d`], by [`ops::upsample_nearest1d`].
     ///
     /// # Errors
     /// Those of [`ops::upsample_nearest1d`].
-    pub fn interpolate1d(self, length: usize) -> Result<Tensor> {
-        ops::upsample_nearest1d(self.0, length)
-    }
+    interpolate1d |x, length: usize| ops::upsample_nearest1d(x, length);
 
     /// As [`Tensor::upsample_nearest1d`], by [`ops::upsample_nearest1d`].
     ///
     /// # Errors
     /// Those of [`ops::upsample_nearest1d`].
-    pub fn upsample_nearest1d(self, length: usize) -> Result<Tensor> {
-        ops::upsample_nearest1d(self.0, length)
-    }
+    upsample_nearest1d |x, length: usize| ops::upsample_nearest1d(x, length);
 
     /// As [`Tensor::interpolate2d`], by [`ops::upsample_nearest2d`].
     ///
     /// # Errors
     /// Those of [`ops::upsample_nearest2d`].
-    pub fn interpolate2d(self, height: usize, width: usize) -> Result<Tensor> {
-        ops::upsample_nearest2d(self.0, height, width)
-    }
+    interpolate2d |x, height: usize, width: usize| ops::upsample_nearest2d(x, height, width);
 
     /// As [`Tensor::upsample_nearest2d`], by [`ops::upsample_nearest2d`].
     ///
     /// # Errors
     /// Those of [`ops::upsample_nearest2d`].
-    pub fn upsample_nearest2d(self, height: usize, width: usize) -> Result<Tensor> {
-        ops::upsample_nearest2d(self.0, height, width)
-    }
+    upsample_nearest2d |x, height: usize, width: usize| ops::upsample_nearest2d(x, height, width);
 
     /// As [`Tensor::upsample_bilinear2d`], by [`ops::upsample_bilinear2d`].
     ///
     /// # Errors
     /// Those of [`ops::upsample_bilinear2d`].
-    pub fn upsample_bilinear2d(
-        self,
-        height: usize,
-        width: usize,
-        align_corners: bool,
-    ) -> Result<Tensor> {
-        ops::upsample_bilinear2d(self.0, height, width, align_corners)
-    }
+    upsample_bilinear2d |x, height: usize, width: usize, align_corners: bool| {
+        ops::upsample_bilinear2d(x, height, width, align_corners)
+    };
 
     /// As [`Tensor::conv1d`], by the layer [`Conv1d`].
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride or groups are zero.
-    pub fn conv1d(
-        self,
-        kernel: &Tensor,
-        padding: usize,
-        stride: usize,
-        dilation: usize,
-        groups: usize,
-    ) -> Result<Tensor> {
-        self.conv1d_with_algo(kernel, padding, stride, dilation, groups, None)
-    }
+    conv1d |x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize| {
+        let x = Differentiable(x);
+        x.conv1d_with_algo(kernel, padding, stride, dilation, groups, None)
+    };
 
     /// As [`Tensor::conv1d_with_algo`], by the layer [`Conv1d`].
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride or groups are zero.
-    pub fn conv1d_with_algo(
-        self,
-        kernel: &Tensor,
-        padding: usize,
-        stride: usize,
-        dilation: usize,
-        groups: usize,
-        cudnn_fwd_algo: Option<CudnnFwdAlgo>,
-    ) -> Result<Tensor> {
-        let config = Conv1dConfig {
-            padding,
-            stride,
-            dilation,
-            groups,
-            cudnn_fwd_algo,
-        };
-        Conv1d::new(kernel.clone(), None, config).forward(self.0)
-    }
+    conv1d_with_algo |
+        x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize,
+        cudnn_fwd_algo: Option<CudnnFwdAlgo>
+    | {
+        let config = Conv1dConfig { padding, stride, dilation, groups, cudnn_fwd_algo };
+        Conv1d::new(kernel.clone(), None, config).forward(x)
+    };
 
     /// As [`Tensor::conv2d`], by the layer [`Conv2d`].
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride, dilation or groups are zero.
-    pub fn conv2d(
-        self,
-        kernel: &Tensor,
-        padding: usize,
-        stride: usize,
-        dilation: usize,
-        groups: usize,
-    ) -> Result<Tensor> {
-        self.conv2d_with_algo(kernel, padding, stride, dilation, groups, None)
-    }
+    conv2d |x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize| {
+        let x = Differentiable(x);
+        x.conv2d_with_algo(kernel, padding, stride, dilation, groups, None)
+    };
 
     /// As [`Tensor::conv2d_with_algo`], by the layer [`Conv2d`].
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride, dilation or groups are zero.
-    pub fn conv2d_with_algo(
-        self,
-        kernel: &Tensor,
-        padding: usize,
-        stride: usize,
-        dilation: usize,
-        groups: usize,
-        cudnn_fwd_algo: Option<CudnnFwdAlgo>,
-    ) -> Result<Tensor> {
-        let config = Conv2dConfig {
-            padding,
-            stride,
-            dilation,
-            groups,
-            cudnn_fwd_algo,
-        };
-        Conv2d::new(kernel.clone(), None, config).forward(self.0)
-    }
+    conv2d_with_algo |
+        x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize,
+        cudnn_fwd_algo: Option<CudnnFwdAlgo>
+    | {
+        let config = Conv2dConfig { padding, stride, dilation, groups, cudnn_fwd_algo };
+        Conv2d::new(kernel.clone(), None, config).forward(x)
+    };
 
     /// As [`Tensor::conv_transpose1d`], by the layer [`ConvTranspose1d`].
     ///
     /// # Errors
     /// If the shapes do not match, stride or groups are zero, or the padding leaves nothing.
-    pub fn conv_transpose1d(
-        self,
-        kernel: &Tensor,
-        padding: usize,
-        output_padding: usize,
-        stride: usize,
-        dilation: usize,
-        groups: usize,
-    ) -> Result<Tensor> {
-        let config = ConvTranspose1dConfig {
-            padding,
-            output_padding,
-            stride,
-            dilation,
-            groups,
-        };
-        ConvTranspose1d::new(kernel.clone(), None, config).forward(self.0)
-    }
+    conv_transpose1d |
+        x, kernel: &Tensor, padding: usize, output_padding: usize, stride: usize, dilation: usize, groups: usize
+    | {
+        let config = ConvTranspose1dConfig { padding, output_padding, stride, dilation, groups };
+        ConvTranspose1d::new(kernel.clone(), None, config).forward(x)
+    };
 
     /// As [`Tensor::scatter`], by [`ops::scatter`].
     ///
     /// # Errors
     /// Those of [`ops::scatter`].
-    pub fn scatter(self, indexes: &Tensor, source: &Tensor, dim: impl Dim) -> Result<Tensor> {
-        ops::scatter(self.0, indexes, source, dim)
-    }
+    scatter |x, indexes: &Tensor, source: &Tensor, dim: impl Dim| {
+        ops::scatter(x, indexes, source, dim)
+    };
 
     /// As [`Tensor::scatter_add`], by [`ops::scatter_add`].
     ///
     /// # Errors
     /// Those of [`ops::scatter_add`].
-    pub fn scatter_add(self, indexes: &Tensor, source: &Tensor, dim: impl Dim) -> Result<Tensor> {
-        ops::scatter_add(self.0, indexes, source, dim)
-    }
+    scatter_add |x, indexes: &Tensor, source: &Tensor, dim: impl Dim| {
+        ops::scatter_add(x, indexes, source, dim)
+    };
 
     /// As [`Tensor::unfold`], by [`ops::unfold`].
     ///
     /// # Errors
     /// Those of [`ops::unfold`].
-    pub fn unfold(self, dim: impl Dim, size: usize, step: usize) -> Result<Tensor> {
-        ops::unfold(self.0, dim, size, step)
-    }
+    unfold |x, dim: impl Dim, size: usize, step: usize| ops::unfold(x, dim, size, step);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::error::{Phase, RecomputeError, Resource};
+use candle_headroom::error::{Phase, Resource};
 use candle_headroom::nn::{is_recomputing, recompute};
 use candle_headroom::{Error, ErrorExt, testing};
 
@@ -76,7 +76,7 @@ fn a_region_that_differs_is_an_error() -> Result<()> {
     })?;
     let (_, ours) = failure(&grows)?;
     assert!(
-        matches!(&ours, Error::Recompute(error) if matches!(**error, RecomputeError::Shape { .. })),
+        matches!(&ours, Error::Recompute(error) if error.to_string().contains("returned ([8, 4], F32)")),
         "{ours:?}"
     );
     Ok(())

@@ -37,7 +37,36 @@ pub fn flash_attn<T>(
 where
     T: WithDType + num_traits::Float,
 {
-    run(q, k, v, softmax_scale, &attn_mask, max_bias, softcap)
+    let (_, queries, heads, _) = q.dims4()?;
+    let (_, keys, _, _) = k.dims4()?;
+    let slopes = max_bias.filter(|bias| *bias > 0.);
+    let slopes = slopes.map(|bias| Tensor::new(slopes_of(heads, bias), q.device()));
+    let slopes = slopes.transpose()?;
+    let mut dtype = q.dtype();
+    let mut options = Attention::default().scale(f64::from(softmax_scale));
+    if let Some(cap) = softcap.filter(|cap| *cap != 0.) {
+        options = options.softcap(f64::from(cap));
+    }
+    options = match (&attn_mask, &slopes) {
+        (AttnMask::Mask(mask), None) => {
+            options.mask(&matrix(mask, [queries, keys])?.to_dtype(dtype)?)
+        }
+        (AttnMask::Mask(mask), Some(slopes)) => {
+            // A large bias would be another one if it were rounded to f16 or bf16.
+            dtype = wide(dtype);
+            let slopes = slopes.reshape((heads, 1, 1))?.to_dtype(mask.dtype())?;
+            let mask = matrix(mask, [queries, keys])?.broadcast_mul(&slopes)?;
+            options.mask(&mask.to_dtype(dtype)?)
+        }
+        (AttnMask::Causal { kv_offset }, _) if queries > 1 => options.causal_from(*kv_offset),
+        _ => options,
+    };
+    if let (AttnMask::None | AttnMask::Causal { .. }, Some(slopes)) = (&attn_mask, &slopes) {
+        options = options.alibi(slopes);
+    }
+    let transposed = |tensor: &Tensor| tensor.to_dtype(dtype)?.transpose(1, 2);
+    let output = attention(&transposed(q)?, &transposed(k)?, &transposed(v)?, &options)?;
+    output.to_dtype(q.dtype())
 }
 
 /// [`flash_attn`] with a mask or none, as [`candle_nn::attention::cpu_flash::standard::run_flash_attn_cpu`], for any batch size and
@@ -59,7 +88,7 @@ where
 {
     let max_bias = max_bias.filter(|_| mask.is_some());
     let mask = mask.cloned().map_or(AttnMask::None, AttnMask::Mask);
-    run(q, k, v, softmax_scale, &mask, max_bias, softcap)
+    flash_attn::<f32>(q, k, v, softmax_scale, mask, max_bias, softcap)
 }
 
 /// [`flash_attn`] where query i sees keys 0 to i + `kv_offset`, as [`candle_nn::attention::cpu_flash::causal::run_causal_attn_cpu`],
@@ -80,48 +109,7 @@ where
     T: WithDType + num_traits::Float,
 {
     let mask = AttnMask::Causal { kv_offset };
-    run(q, k, v, softmax_scale, &mask, max_bias, softcap)
-}
-
-fn run(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    softmax_scale: f32,
-    mask: &AttnMask,
-    max_bias: Option<f32>,
-    softcap: Option<f32>,
-) -> Result<Tensor> {
-    let (_, queries, heads, _) = q.dims4()?;
-    let (_, keys, _, _) = k.dims4()?;
-    let slopes = max_bias.filter(|bias| *bias > 0.);
-    let slopes = slopes.map(|bias| Tensor::new(slopes_of(heads, bias), q.device()));
-    let slopes = slopes.transpose()?;
-    let mut dtype = q.dtype();
-    let mut options = Attention::default().scale(f64::from(softmax_scale));
-    if let Some(cap) = softcap.filter(|cap| *cap != 0.) {
-        options = options.softcap(f64::from(cap));
-    }
-    options = match (mask, &slopes) {
-        (AttnMask::Mask(mask), None) => {
-            options.mask(&matrix(mask, [queries, keys])?.to_dtype(dtype)?)
-        }
-        (AttnMask::Mask(mask), Some(slopes)) => {
-            // A large bias would be another one if it were rounded to f16 or bf16.
-            dtype = wide(dtype);
-            let slopes = slopes.reshape((heads, 1, 1))?.to_dtype(mask.dtype())?;
-            let mask = matrix(mask, [queries, keys])?.broadcast_mul(&slopes)?;
-            options.mask(&mask.to_dtype(dtype)?)
-        }
-        (AttnMask::Causal { kv_offset }, _) if queries > 1 => options.causal_from(*kv_offset),
-        _ => options,
-    };
-    if let (AttnMask::None | AttnMask::Causal { .. }, Some(slopes)) = (mask, &slopes) {
-        options = options.alibi(slopes);
-    }
-    let transposed = |tensor: &Tensor| tensor.to_dtype(dtype)?.transpose(1, 2);
-    let output = attention(&transposed(q)?, &transposed(k)?, &transposed(v)?, &options)?;
-    output.to_dtype(q.dtype())
+    flash_attn::<f32>(q, k, v, softmax_scale, mask, max_bias, softcap)
 }
 
 /// Each head's slope for a maximal bias, as candle's kernels compute them.

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Error, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::dropout::Dropout;
 use super::options::Attention;
+pub use crate::kernel::sum_type as wide;
+use crate::kernel::{same_device, same_type};
 
 pub const NAME: &str = "attention";
 
@@ -85,7 +87,8 @@ impl Rule {
             .into_iter()
             .flatten()
         {
-            same_kind(q, other)?;
+            same_type(NAME, q.dtype(), other.dtype())?;
+            same_device(NAME, q.device(), other.device())?;
         }
         let scale = options.scale.unwrap_or(1. / (sizes.width as f64).sqrt());
         if !scale.is_finite() {
@@ -153,18 +156,6 @@ impl Rule {
     }
 }
 
-fn same_kind(q: &Tensor, other: &Tensor) -> Result<()> {
-    if q.dtype() != other.dtype() {
-        let (lhs, rhs, op) = (q.dtype(), other.dtype(), NAME);
-        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt());
-    }
-    if !q.device().same_device(other.device()) {
-        let (lhs, rhs) = (q.device().location(), other.device().location());
-        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: NAME }.bt());
-    }
-    Ok(())
-}
-
 /// ALiBi's slopes on the device of `q`, in the type of sums.
 fn each_head(slopes: &Tensor, sizes: &Sizes, q: &Tensor) -> Result<Tensor> {
     if slopes.dims() != [sizes.heads] {
@@ -203,12 +194,4 @@ fn lay_out(mask: &Tensor, sizes: &Sizes) -> Result<Tensor> {
         }
     }
     laid.contiguous()
-}
-
-/// The type of sums and statistics.
-pub fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    }
 }

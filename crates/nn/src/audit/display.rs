@@ -1,35 +1,25 @@
-use std::collections::HashMap;
 use std::fmt::{self, Formatter};
 
-use super::report::{Audit, Received};
-use crate::modules::{Modules, by_module};
+use super::report::{Audit, Audited, Received};
+use crate::modules::by_module;
 
 /// What is wrong comes first.
-const SECTIONS: [Received; 9] = [
-    Received::Nothing,
-    Received::NotFinite,
-    Received::Wrong,
-    Received::Undecided,
-    Received::Zeros,
-    Received::TooSmall,
-    Received::Finite,
-    Received::Right,
-    Received::Statistic,
+const SECTIONS: [(Received, &str); 9] = [
+    (Received::Nothing, "no gradient"),
+    (Received::NotFinite, "not finite"),
+    (Received::Wrong, "wrong"),
+    (Received::Undecided, "undecided"),
+    (Received::Zeros, "all zeros"),
+    (Received::TooSmall, "too small to measure"),
+    (Received::Finite, "finite"),
+    (Received::Right, "right"),
+    (Received::Statistic, "statistic"),
 ];
 
 impl fmt::Display for Received {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Nothing => "no gradient",
-            Self::NotFinite => "not finite",
-            Self::Wrong => "wrong",
-            Self::Undecided => "undecided",
-            Self::Zeros => "all zeros",
-            Self::TooSmall => "too small to measure",
-            Self::Finite => "finite",
-            Self::Right => "right",
-            Self::Statistic => "statistic",
-        })
+        let section = SECTIONS.iter().find(|(received, _)| received == self);
+        f.pad(section.map_or("", |(_, text)| text))
     }
 }
 
@@ -54,7 +44,7 @@ impl fmt::Display for Audit {
 impl Audit {
     /// What at least one Var received.
     fn sections(&self) -> impl Iterator<Item = Received> {
-        let sections = SECTIONS.into_iter();
+        let sections = SECTIONS.into_iter().map(|(received, _)| received);
         sections.filter(|received| self.of(*received).next().is_some())
     }
 
@@ -81,30 +71,21 @@ impl Audit {
     fn write_modules(&self, received: Received, f: &mut Formatter<'_>) -> fmt::Result {
         let names = self.of(received).map(|var| var.name.as_str());
         let others = self.vars.iter().filter(|var| var.received != received);
-        let norms = self.of(received).map(|var| (var.name.as_str(), var.norm));
-        let norms: HashMap<_, _> = norms.collect();
         for modules in by_module(names, others.map(|var| var.name.as_str())) {
             write!(f, "\n  {modules}")?;
-            if matches!(received, Received::Finite | Received::Right) {
-                write_norms(&modules, &norms, f)?;
+            if !matches!(received, Received::Finite | Received::Right) {
+                continue;
+            }
+            let is_of_group = |var: &&Audited| modules.names.contains(&var.name.as_str());
+            let norms = self.of(received).filter(is_of_group);
+            let mut norms: Vec<f64> = norms.filter_map(|var| var.norm).collect();
+            norms.sort_by(f64::total_cmp);
+            match norms.as_slice() {
+                [] => {}
+                [norm] => write!(f, ", norm {norm:.3e}")?,
+                [least, .., largest] => write!(f, ", norms {least:.3e} to {largest:.3e}")?,
             }
         }
         Ok(())
-    }
-}
-
-/// The least and the largest norm of a group of modules.
-fn write_norms(
-    modules: &Modules<'_>,
-    norms: &HashMap<&str, Option<f64>>,
-    f: &mut Formatter<'_>,
-) -> fmt::Result {
-    let norms = modules.names.iter().filter_map(|name| *norms.get(name)?);
-    let mut norms: Vec<f64> = norms.collect();
-    norms.sort_by(f64::total_cmp);
-    match norms.as_slice() {
-        [] => Ok(()),
-        [norm] => write!(f, ", norm {norm:.3e}"),
-        [least, .., largest] => write!(f, ", norms {least:.3e} to {largest:.3e}"),
     }
 }

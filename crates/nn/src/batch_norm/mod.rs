@@ -19,96 +19,58 @@ pub struct BatchNorm {
     remove_mean: bool,
 }
 
+/// A constructor of candle's layer.
+macro_rules! constructor {
+    ($(#[$doc:meta])* $name:ident($($argument:ident: $kind:ty),+)) => {
+        $(#[$doc])*
+        pub fn $name($($argument: $kind),+) -> Result<Self> {
+            Ok(Self {
+                inner: candle_nn::BatchNorm::$name($($argument),+)?,
+                remove_mean: true,
+            })
+        }
+    };
+}
+
 impl BatchNorm {
-    /// With a momentum of 0.1. All tensors have `num_features` elements, the number of channels.
-    ///
-    /// # Errors
-    /// If a tensor has another shape, or `eps` is negative.
-    pub fn new(
-        num_features: usize,
-        running_mean: Tensor,
-        running_var: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        eps: f64,
-    ) -> Result<Self> {
-        Self::around(candle_nn::BatchNorm::new(
-            num_features,
-            running_mean,
-            running_var,
-            weight,
-            bias,
-            eps,
-        ))
+    constructor! {
+        /// With a momentum of 0.1. All tensors have `num_features` elements, the number of channels.
+        ///
+        /// # Errors
+        /// If a tensor has another shape, or `eps` is negative.
+        new(num_features: usize, running_mean: Tensor, running_var: Tensor, weight: Tensor, bias: Tensor, eps: f64)
     }
 
-    /// [`new`](Self::new) without weight and bias.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn new_no_bias(
-        num_features: usize,
-        running_mean: Tensor,
-        running_var: Tensor,
-        eps: f64,
-    ) -> Result<Self> {
-        Self::around(candle_nn::BatchNorm::new_no_bias(
-            num_features,
-            running_mean,
-            running_var,
-            eps,
-        ))
+    constructor! {
+        /// [`new`](Self::new) without weight and bias.
+        ///
+        /// # Errors
+        /// As [`new`](Self::new).
+        new_no_bias(num_features: usize, running_mean: Tensor, running_var: Tensor, eps: f64)
     }
 
-    /// [`new`](Self::new) with a momentum from 0 to 1: the part of a new running statistic that comes from the batch.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), or if the momentum is out of range.
-    pub fn new_with_momentum(
-        num_features: usize,
-        running_mean: Tensor,
-        running_var: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        eps: f64,
-        momentum: f64,
-    ) -> Result<Self> {
-        Self::around(candle_nn::BatchNorm::new_with_momentum(
-            num_features,
-            running_mean,
-            running_var,
-            weight,
-            bias,
-            eps,
-            momentum,
-        ))
+    constructor! {
+        /// [`new`](Self::new) with a momentum from 0 to 1: the part of a new running statistic that comes from the batch.
+        ///
+        /// # Errors
+        /// As [`new`](Self::new), or if the momentum is out of range.
+        new_with_momentum(
+            num_features: usize,
+            running_mean: Tensor,
+            running_var: Tensor,
+            weight: Tensor,
+            bias: Tensor,
+            eps: f64,
+            momentum: f64
+        )
     }
 
-    /// [`new_with_momentum`](Self::new_with_momentum) without weight and bias.
-    ///
-    /// # Errors
-    /// As [`new_with_momentum`](Self::new_with_momentum).
-    pub fn new_no_bias_with_momentum(
-        num_features: usize,
-        running_mean: Tensor,
-        running_var: Tensor,
-        eps: f64,
-        momentum: f64,
-    ) -> Result<Self> {
-        Self::around(candle_nn::BatchNorm::new_no_bias_with_momentum(
-            num_features,
-            running_mean,
-            running_var,
-            eps,
-            momentum,
-        ))
-    }
-
-    fn around(inner: Result<candle_nn::BatchNorm>) -> Result<Self> {
-        Ok(Self {
-            inner: inner?,
-            remove_mean: true,
-        })
+    constructor! {
+        /// [`new_with_momentum`](Self::new_with_momentum) without weight and bias.
+        ///
+        /// # Errors
+        /// As [`new_with_momentum`](Self::new_with_momentum).
+        new_no_bias_with_momentum(num_features: usize, running_mean: Tensor, running_var: Tensor, eps: f64, momentum: f64)
     }
 }
 

@@ -8,6 +8,7 @@
 //! but for its sums in f16 and bf16.
 
 mod bias;
+mod layer;
 mod plane;
 mod single;
 mod sliding;

@@ -1,44 +1,22 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
-use candle_nn::{BatchNorm, Conv2dConfig, VarBuilder};
+use candle_nn::{BatchNorm, Conv2dConfig};
 
 use super::bias::{record_with_bias, widened};
+use super::layer::layer;
 
-/// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
-#[derive(Clone, Debug)]
-pub struct Conv2d {
-    inner: candle_nn::Conv2d,
+layer! {
+    /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
+    Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
+    conv2d, conv2d_no_bias
 }
 
 impl Conv2d {
-    /// A layer with a weight (out, in / groups, kernel height, kernel width) and a bias (out).
-    pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Self {
-        Self {
-            inner: candle_nn::Conv2d::new(weight, bias, config),
-        }
-    }
-
-    /// Padding, stride, dilation and groups.
-    pub fn config(&self) -> &Conv2dConfig {
-        self.inner.config()
-    }
-
-    /// The weight (out, in / groups, kernel height, kernel width).
-    pub fn weight(&self) -> &Tensor {
-        self.inner.weight()
-    }
-
-    /// The bias (out).
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.inner.bias()
-    }
-
     /// Returns a layer that also does what a BatchNorm after it does in evaluation.
     ///
     /// # Errors
     /// If the BatchNorm has no weight and bias, or not the number of channels of the output.
     pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
-        let inner = self.inner.absorb_bn(bn)?;
-        Ok(Self { inner })
+        Ok(self.inner.absorb_bn(bn)?.into())
     }
 }
 
@@ -161,34 +139,4 @@ fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> 
         products.transpose(0, 1)
     });
     Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.to_dtype(weight.dtype())
-}
-
-/// Makes a [`Conv2d`] with a bias, named and initialized as by [`candle_nn::conv2d`].
-///
-/// # Errors
-/// Those of the `VarBuilder`.
-pub fn conv2d(
-    in_channels: usize,
-    out_channels: usize,
-    kernel_size: usize,
-    cfg: Conv2dConfig,
-    vb: VarBuilder,
-) -> Result<Conv2d> {
-    let inner = candle_nn::conv2d(in_channels, out_channels, kernel_size, cfg, vb)?;
-    Ok(Conv2d { inner })
-}
-
-/// Makes a [`Conv2d`] without a bias.
-///
-/// # Errors
-/// Those of the `VarBuilder`.
-pub fn conv2d_no_bias(
-    in_channels: usize,
-    out_channels: usize,
-    kernel_size: usize,
-    cfg: Conv2dConfig,
-    vb: VarBuilder,
-) -> Result<Conv2d> {
-    let inner = candle_nn::conv2d_no_bias(in_channels, out_channels, kernel_size, cfg, vb)?;
-    Ok(Conv2d { inner })
 }

@@ -1,37 +1,14 @@
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{Conv1dConfig, VarBuilder};
+use candle_nn::Conv1dConfig;
 
 use super::bias::record_with_bias;
+use super::layer::layer;
 use super::sliding::Sliding;
 
-/// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
-#[derive(Clone, Debug)]
-pub struct Conv1d {
-    inner: candle_nn::Conv1d,
-}
-
-impl Conv1d {
-    /// A layer with a weight (out, in / groups, kernel) and a bias (out).
-    pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv1dConfig) -> Self {
-        Self {
-            inner: candle_nn::Conv1d::new(weight, bias, config),
-        }
-    }
-
-    /// Padding, stride, dilation and groups.
-    pub fn config(&self) -> &Conv1dConfig {
-        self.inner.config()
-    }
-
-    /// The weight (out, in / groups, kernel).
-    pub fn weight(&self) -> &Tensor {
-        self.inner.weight()
-    }
-
-    /// The bias (out).
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.inner.bias()
-    }
+layer! {
+    /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
+    Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
+    conv1d, conv1d_no_bias
 }
 
 impl Module for Conv1d {
@@ -58,34 +35,4 @@ impl Module for Conv1d {
             };
         record_with_bias("conv1d", [x, self.weight()], self.bias(), y, gradients)
     }
-}
-
-/// Makes a [`Conv1d`] with a bias, named and initialized as by [`candle_nn::conv1d`].
-///
-/// # Errors
-/// Those of the `VarBuilder`.
-pub fn conv1d(
-    in_channels: usize,
-    out_channels: usize,
-    kernel_size: usize,
-    cfg: Conv1dConfig,
-    vb: VarBuilder,
-) -> Result<Conv1d> {
-    let inner = candle_nn::conv1d(in_channels, out_channels, kernel_size, cfg, vb)?;
-    Ok(Conv1d { inner })
-}
-
-/// Makes a [`Conv1d`] without a bias.
-///
-/// # Errors
-/// Those of the `VarBuilder`.
-pub fn conv1d_no_bias(
-    in_channels: usize,
-    out_channels: usize,
-    kernel_size: usize,
-    cfg: Conv1dConfig,
-    vb: VarBuilder,
-) -> Result<Conv1d> {
-    let inner = candle_nn::conv1d_no_bias(in_channels, out_channels, kernel_size, cfg, vb)?;
-    Ok(Conv1d { inner })
 }

@@ -48,6 +48,18 @@ pub fn record<const N: usize>(
     output: Tensor,
     backward: impl Fn(Backward<N>) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    record_boxed(name, inputs, output, Box::new(backward))
+}
+
+/// What computes gradients. It is boxed, so that what takes it is compiled once for each number of inputs.
+type Differentiate<G, const N: usize> = Box<dyn Fn(G) -> Result<Gradients<N>> + Send + Sync>;
+
+fn record_boxed<const N: usize>(
+    name: &'static str,
+    inputs: [&Tensor; N],
+    output: Tensor,
+    backward: Differentiate<Backward<N>, N>,
+) -> Result<Tensor> {
     let needs = inputs.map(Tensor::track_op);
     if !needs.contains(&true) {
         return Ok(output);
@@ -83,6 +95,16 @@ pub fn record_lean<const N: usize>(
     output: Tensor,
     backward: impl Fn(Tensor, [bool; N]) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    let backward = Box::new(move |(gradient, needs)| backward(gradient, needs));
+    record_lean_boxed(name, inputs, output, backward)
+}
+
+fn record_lean_boxed<const N: usize>(
+    name: &'static str,
+    inputs: [&Tensor; N],
+    output: Tensor,
+    backward: Differentiate<(Tensor, [bool; N]), N>,
+) -> Result<Tensor> {
     let needs = inputs.map(Tensor::track_op);
     if !needs.contains(&true) {
         return Ok(output);
@@ -95,7 +117,7 @@ pub fn record_lean<const N: usize>(
             return Ok(Mail::new());
         };
         let others = (!given.is_alone).then(|| address(&given.tensor));
-        let gradients = backward(given.tensor, needs)?;
+        let gradients = backward((given.tensor, needs))?;
         Ok(mail(gradients, needs, others.into_iter().collect()))
     };
     only(

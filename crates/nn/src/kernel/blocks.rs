@@ -7,10 +7,9 @@ use std::mem::take;
 
 use candle_core::{Result, Shape, Storage, Tensor, WithDType};
 use num_traits::Zero;
-use rayon::prelude::*;
 
 use super::storage::{slice_of, tensor};
-use super::{Element, Extent, Plan};
+use super::{Element, Extent, Plan, on_all_threads};
 
 /// Computes a block: the number of its first row, its inputs, and its outputs, which are zeros.
 pub type Work<'a, S> = dyn Fn(usize, &[&[S]], Vec<&mut [S]>) -> Result<()> + Sync + 'a;
@@ -44,7 +43,7 @@ pub fn run<T: Element>(
     for output in &mut outputs {
         output.share(&mut blocks);
     }
-    let block = |(index, mut parts): (usize, Vec<Part<T>>)| -> Result<()> {
+    on_all_threads(blocks, &|index, mut parts| {
         let first = index * plan.at_once;
         let given: Vec<_> = sources
             .iter()
@@ -54,12 +53,7 @@ pub fn run<T: Element>(
         work(first, &given, parts.iter_mut().map(Part::zeros).collect())?;
         parts.into_iter().for_each(Part::finish);
         Ok(())
-    };
-    match blocks.len() {
-        // Not worth handing over.
-        1 => blocks.into_iter().enumerate().try_for_each(block)?,
-        _ => blocks.into_par_iter().enumerate().try_for_each(block)?,
-    }
+    })?;
     Ok(outputs
         .into_iter()
         .map(|output| output.tensor(plan))

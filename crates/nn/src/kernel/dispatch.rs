@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Error, Result, Tensor};
 use half::{bf16, f16};
 
-use super::storage::{mismatch, no_kernels};
+use super::storage::{mismatch, no_kernels, same_device, same_type};
 use super::{Kernel, Number, blocks, cuda, sum_type};
 
 /// Whether there are kernels for a device. On others operations of this module are compositions of candle's.
@@ -63,22 +63,8 @@ fn checked(
     let mut dense = Vec::with_capacity(inputs.len());
     for (index, input) in inputs.iter().enumerate() {
         let expected = if index < wide { sum_type(dtype) } else { dtype };
-        if input.dtype() != expected {
-            return Err(Error::DTypeMismatchBinaryOp {
-                lhs: input.dtype(),
-                rhs: expected,
-                op: name,
-            }
-            .bt());
-        }
-        if !input.device().same_device(device) {
-            return Err(Error::DeviceMismatchBinaryOp {
-                lhs: input.device().location(),
-                rhs: device.location(),
-                op: name,
-            }
-            .bt());
-        }
+        same_type(name, input.dtype(), expected)?;
+        same_device(name, input.device(), device)?;
         dense.push(input.detach().contiguous()?);
     }
     Ok((dtype, device.clone(), dense))

@@ -6,11 +6,10 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use num_traits::{Float, FloatConst, Zero};
 
-use super::cuda::CudaElement;
 use super::functions::Functions;
 
 /// A floating-point type of tensors.
-pub trait Element: WithDType + CudaElement + Debug {
+pub trait Element: WithDType + Debug {
     /// The type to compute in: f64 for f64, f32 for all others.
     type Sum: Number;
 

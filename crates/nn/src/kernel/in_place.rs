@@ -1,6 +1,6 @@
 //! Changes a tensor's storage in place.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, MetalStorage, Result, Tensor};
 
@@ -20,31 +20,34 @@ pub fn in_place<R>(
     tensor: &Tensor,
     change: impl FnOnce(InPlace, &Layout) -> Result<R>,
 ) -> Result<R> {
-    let operation = Operation {
-        name,
-        change: Cell::new(Some(change)),
-        result: Cell::new(None),
-    };
-    tensor.inplace_op1(&operation)?;
-    operation.result.into_inner().ok_or_else(|| mismatch(name))
-}
-
-struct Operation<F, R> {
-    name: &'static str,
-    change: Cell<Option<F>>,
-    result: Cell<Option<R>>,
-}
-
-impl<R, F: FnOnce(InPlace, &Layout) -> Result<R>> Operation<F, R> {
-    fn apply(&self, storage: InPlace, layout: &Layout) -> Result<()> {
-        let change = self.change.take();
-        let change = change.ok_or_else(|| mismatch(self.name))?;
-        self.result.set(Some(change(storage, layout)?));
+    let (mut change, mut result) = (Some(change), None);
+    let mut apply = |storage: InPlace, layout: &Layout| -> Result<()> {
+        let change = change.take().ok_or_else(|| mismatch(name))?;
+        result = Some(change(storage, layout)?);
         Ok(())
+    };
+    let apply = RefCell::new(&mut apply as &mut Change);
+    tensor.inplace_op1(&Operation { name, apply })?;
+    result.ok_or_else(|| mismatch(name))
+}
+
+type Change<'a> = dyn FnMut(InPlace, &Layout) -> Result<()> + 'a;
+
+/// One type for all closures, so that candle's part is compiled once.
+struct Operation<'a, 'b> {
+    name: &'static str,
+    apply: RefCell<&'a mut Change<'b>>,
+}
+
+impl Operation<'_, '_> {
+    fn apply(&self, storage: InPlace, layout: &Layout) -> Result<()> {
+        let mut apply = self.apply.try_borrow_mut();
+        let apply = apply.as_mut().map_err(|_| mismatch(self.name))?;
+        (**apply)(storage, layout)
     }
 }
 
-impl<R, F: FnOnce(InPlace, &Layout) -> Result<R>> InplaceOp1 for Operation<F, R> {
+impl InplaceOp1 for Operation<'_, '_> {
     fn name(&self) -> &'static str {
         self.name
     }

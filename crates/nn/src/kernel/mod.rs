@@ -19,8 +19,10 @@ pub use dispatch::{run, runs_on};
 pub use element::{Element, Number, sum_type};
 pub use in_place::{InPlace, in_place};
 pub use plan::{Extent, Plan};
-pub use rows::{by_rows, max_of, rows_at_once, sum_of, sum_of_products};
-pub use storage::{mismatch, no_kernels, slice_of, tensor};
+pub use rows::{
+    by_rows, max_of, on_all_threads, rows_at_once, sum_of, sum_of_products, with_scratch,
+};
+pub use storage::{mismatch, no_kernels, same_device, same_type, slice_of, tensor};
 
 /// A fused computation: it reads tensors of one floating-point type, and some of the type of sums, and makes new ones.
 ///

@@ -1,5 +1,7 @@
 //! Rows shared among rayon's threads.
 
+use candle_core::Result;
+use parking_lot::Mutex;
 use rayon::prelude::*;
 
 use super::Number;
@@ -14,22 +16,55 @@ pub fn rows_at_once(width: usize) -> usize {
 }
 
 /// Calls `work` for groups of rows of `width` elements, with the number of the group's first row and its elements, on all threads.
-pub fn by_rows<T: Send>(out: &mut [T], width: usize, work: impl Fn(usize, &mut [T]) + Sync + Send) {
-    groups_of_rows(out, width, &work);
+pub fn by_rows<T: Send>(
+    out: &mut [T],
+    width: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) -> Result<()> {
+    let rows = rows_at_once(width);
+    let groups = out.chunks_mut((rows * width).max(1)).collect();
+    on_all_threads(groups, &|group, out| {
+        work(group * rows, out);
+        Ok(())
+    })
 }
 
-/// As [`by_rows`]: compiled once for each type, and not for each closure.
-fn groups_of_rows<T: Send>(out: &mut [T], width: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    if width == 0 || out.is_empty() {
-        return;
+/// Calls `work` for each item, with its number, on all threads.
+pub fn on_all_threads<I: Send>(
+    items: Vec<I>,
+    work: &(dyn Fn(usize, I) -> Result<()> + Sync),
+) -> Result<()> {
+    let items: Vec<_> = items
+        .into_iter()
+        .map(|item| Mutex::new(Some(item)))
+        .collect();
+    each_number(items.len(), &|number| {
+        let item = items.get(number).and_then(|item| item.lock().take());
+        item.map_or(Ok(()), |item| work(number, item))
+    })
+}
+
+/// As [`on_all_threads`], with scratch memory that one item leaves to the next.
+pub fn with_scratch<I: Send, S: Default + Send>(
+    items: Vec<I>,
+    work: impl Fn(&mut S, usize, I) -> Result<()> + Sync,
+) -> Result<()> {
+    let free = Mutex::new(Vec::new());
+    on_all_threads(items, &|number, item| {
+        let mut scratch: S = free.lock().pop().unwrap_or_default();
+        let done = work(&mut scratch, number, item);
+        free.lock().push(scratch);
+        done
+    })
+}
+
+/// rayon's part of it, compiled once for all types and closures.
+fn each_number(count: usize, work: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()> {
+    match count {
+        // Not worth handing over.
+        0 | 1 => (0..count).try_for_each(work),
+        _ => (0..count).into_par_iter().try_for_each(work),
     }
-    let rows = rows_at_once(width);
-    let len = rows * width;
-    if out.len() <= len {
-        return work(0, out);
-    }
-    let groups = out.par_chunks_mut(len).enumerate();
-    groups.for_each(|(group, out)| work(group * rows, out));
 }
 
 /// Sums of several elements at a time, so that the compiler can use vector instructions.

@@ -1,5 +1,5 @@
 use candle_core::op::BackpropOp;
-use candle_core::{Error, Layout, Result, Shape, Storage, Tensor, WithDType};
+use candle_core::{DType, Device, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 /// The elements of a contiguous tensor on the CPU.
 pub fn slice_of<'a, T: WithDType>(
@@ -18,6 +18,23 @@ pub fn slice_of<'a, T: WithDType>(
 /// A tensor outside the graph.
 pub fn tensor(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+}
+
+/// Fails if two types differ.
+pub fn same_type(op: &'static str, lhs: DType, rhs: DType) -> Result<()> {
+    match lhs == rhs {
+        true => Ok(()),
+        false => Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt()),
+    }
+}
+
+/// Fails if two devices differ.
+pub fn same_device(op: &'static str, lhs: &Device, rhs: &Device) -> Result<()> {
+    if lhs.same_device(rhs) {
+        return Ok(());
+    }
+    let (lhs, rhs) = (lhs.location(), rhs.location());
+    Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op }.bt())
 }
 
 /// There are no kernels for a device: [`runs_on`](super::runs_on) said so.

@@ -3,7 +3,7 @@ use std::ops::{Deref, DerefMut};
 use candle_core::{Result, Tensor};
 use candle_nn::kv_cache as candles;
 
-use super::stored::{overwrite, without_graph};
+use crate::graph::record;
 
 /// Keys and values of the positions so far, concatenated anew by each append, as [`candle_nn::kv_cache::ConcatKvCache`], with a
 /// backward pass for the new positions. All other methods are candle's, and what they return has no graph.
@@ -66,5 +66,47 @@ impl Deref for ConcatKvCache {
 impl DerefMut for ConcatKvCache {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
+    }
+}
+
+/// `kept` with `new` written to it along `dim` from index `at` on, which is at most its length; where `new` passes index `end`, it goes
+/// on at index 0. `new` is shorter than `end`.
+///
+/// The gradient arrives at `new`; `kept` is a constant. The graph keeps `new`. If one of them is empty, the other comes back.
+pub fn overwrite(kept: &Tensor, new: &Tensor, dim: usize, at: usize, end: usize) -> Result<Tensor> {
+    let (have, count) = (kept.dim(dim)?, new.dim(dim)?);
+    if have == 0 {
+        return Ok(new.clone());
+    }
+    if count == 0 {
+        return Ok(kept.detach());
+    }
+    let before_end = count.min(end - at);
+    let from_start = count - before_end;
+    let behind = (at + before_end).min(have);
+    let (kept, constant) = (kept.detach(), new.detach());
+    let mut parts = vec![
+        constant.narrow(dim, before_end, from_start)?,
+        kept.narrow(dim, from_start, at - from_start)?,
+        constant.narrow(dim, 0, before_end)?,
+        kept.narrow(dim, behind, have - behind)?,
+    ];
+    parts.retain(|part| part.dims().get(dim) != Some(&0));
+    let all = Tensor::cat(&parts, dim)?;
+    record("kv-cache", [new], all, move |given| {
+        let first = given.gradient.narrow(dim, at, before_end)?;
+        let gradient = match from_start {
+            0 => first,
+            _ => Tensor::cat(&[first, given.gradient.narrow(dim, 0, from_start)?], dim)?,
+        };
+        Ok([Some(gradient)])
+    })
+}
+
+/// The same values without the graph. Nothing is copied, except a Var: optimizers write to it.
+pub fn without_graph(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.is_variable() {
+        true => Ok(tensor.copy()?.detach()),
+        false => Ok(tensor.detach()),
     }
 }

@@ -47,7 +47,6 @@ mod concat;
 mod pair;
 mod ring;
 mod scattered;
-mod stored;
 
 pub use candle_nn::kv_cache::*;
 

@@ -1,6 +1,6 @@
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::stored::Stored;
+use super::concat::{overwrite, without_graph};
 
 /// The keys or the values of a [`KvCache`](super::KvCache), in a buffer that grows, as [`candle_nn::kv_cache::Cache`].
 ///
@@ -18,7 +18,11 @@ pub type RotatingCache = Ring<true>;
 /// Keys or values: a [`RotatingCache`] if it rotates, else a [`Cache`].
 #[derive(Debug, Clone)]
 pub struct Ring<const ROTATES: bool> {
-    stored: Stored,
+    dim: usize,
+    /// Without a graph.
+    stored: Option<Tensor>,
+    /// Whether its memory is also that of a tensor in a graph, so that it must not be written to.
+    is_shared: bool,
     offset: usize,
     current_seq_len: usize,
     grow_by: usize,
@@ -30,7 +34,9 @@ impl<const ROTATES: bool> Ring<ROTATES> {
     /// buffer of `max_seq_len` positions that grows by as many.
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self {
-            stored: Stored::new(dim),
+            dim,
+            stored: None,
+            is_shared: false,
             offset: 0,
             current_seq_len: 0,
             grow_by: max_seq_len,
@@ -40,7 +46,7 @@ impl<const ROTATES: bool> Ring<ROTATES> {
 
     /// Returns the dimension of the positions.
     pub fn dim(&self) -> usize {
-        self.stored.dim
+        self.dim
     }
 
     /// Returns the number of positions seen, which may exceed those in a ring.
@@ -56,7 +62,7 @@ impl<const ROTATES: bool> Ring<ROTATES> {
     /// Returns the buffer of [`max_seq_len`](Self::max_seq_len) positions. An append with a graph makes no buffer: it leaves the
     /// positions alone.
     pub fn all_data(&self) -> &Option<Tensor> {
-        self.stored.tensor()
+        &self.stored
     }
 
     /// Returns the positions in the cache, those of a ring in its order, without a graph; `None` before the first append.
@@ -64,43 +70,89 @@ impl<const ROTATES: bool> Ring<ROTATES> {
     /// # Errors
     /// candle's.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
-        self.stored
-            .first(self.current_seq_len.min(self.max_seq_len))
+        let held = self.current_seq_len.min(self.max_seq_len);
+        let stored = self.stored.as_ref();
+        stored.map(|all| all.narrow(self.dim, 0, held)).transpose()
     }
 
     /// Empties the cache and drops the buffer. It stays as large as it has grown.
     pub fn reset(&mut self) {
-        self.stored = Stored::new(self.stored.dim);
+        (self.stored, self.is_shared) = (None, false);
         (self.offset, self.current_seq_len) = (0, 0);
     }
 
-    /// Appends positions and returns what the cache holds then. In a graph they carry it, and no memory is written to.
+    /// Appends positions and returns what the cache holds then; where as many as fit into a ring replace all of it, all new ones. In a
+    /// graph they carry it, and no memory is written to.
     pub(super) fn extend(&mut self, new: &Tensor, in_graph: bool) -> Result<Tensor> {
-        let (dim, seen) = (self.stored.dim, self.current_seq_len);
+        let (dim, seen) = (self.dim, self.current_seq_len);
         let count = new.dim(dim)?;
         let size = match ROTATES {
             true => self.max_seq_len,
             false => self.size_for(seen + count)?,
         };
-        let mut offset = 0;
-        let all = if !ROTATES || count < size {
-            let at = if ROTATES { self.offset } else { seen };
-            offset = (at + count) % size.max(1);
-            let held = seen.min(size);
-            self.stored.extend(new, in_graph, [at, held, size])?
-        } else if in_graph {
-            let mut stored = Stored::new(dim);
-            stored.extend(new, true, [0, 0, size])?;
-            self.stored = stored;
-            new.clone()
-        } else {
-            let last = new.narrow(dim, count - size, size)?;
-            self.stored.extend(&last, false, [0, size, size])?;
-            new.clone()
+        let replaces = ROTATES && count >= size;
+        let at = match replaces {
+            true => 0,
+            false if ROTATES => self.offset,
+            false => seen,
         };
-        (self.offset, self.current_seq_len) = (offset, seen + count);
-        self.max_seq_len = size;
+        let held = (seen.min(size) + count).min(size);
+        let (all, stored) = if in_graph {
+            let all = match self.current_data()?.filter(|_| !replaces) {
+                Some(kept) => overwrite(&kept, new, dim, at, size)?,
+                None => new.clone(),
+            };
+            let kept = without_graph(&all)?;
+            let first = kept.dim(dim)? - held;
+            (all, kept.narrow(dim, first, held)?)
+        } else {
+            let last = new.narrow(dim, count.saturating_sub(size), count.min(size))?;
+            let buffer = self.writable(new, size)?;
+            let write = |from, count, at| {
+                let part = last.narrow(dim, from, count)?.contiguous()?;
+                buffer.slice_set(&part, dim, at)
+            };
+            let before_end = count.min(size - at);
+            write(0, before_end, at)?;
+            if before_end < count.min(size) {
+                write(before_end, count - before_end, 0)?;
+            }
+            let all = match replaces {
+                true => new.clone(),
+                false => buffer.narrow(dim, 0, held)?,
+            };
+            (all, buffer)
+        };
+        (self.stored, self.is_shared) = (Some(stored), in_graph);
+        self.offset = match replaces {
+            true => 0,
+            false => (at + count) % size.max(1),
+        };
+        (self.current_seq_len, self.max_seq_len) = (seen + count, size);
         Ok(all)
+    }
+
+    /// A contiguous buffer that may be written to. It has `size` positions, at least as many as are stored, and begins with these. The
+    /// other dimensions and the type are those of `like`.
+    fn writable(&self, like: &Tensor, size: usize) -> Result<Tensor> {
+        let zeros = |count| {
+            let mut shape = like.dims().to_vec();
+            if let Some(positions) = shape.get_mut(self.dim) {
+                *positions = count;
+            }
+            Tensor::zeros(shape, like.dtype(), like.device())
+        };
+        let Some(stored) = &self.stored else {
+            return zeros(size);
+        };
+        match stored.dim(self.dim)? {
+            0 => zeros(size),
+            have if have < size => {
+                Tensor::cat(&[&stored.contiguous()?, &zeros(size - have)?], self.dim)
+            }
+            _ if self.is_shared => stored.force_contiguous(),
+            _ => Ok(stored.clone()),
+        }
     }
 
     /// The size of a buffer that grows, for a number of positions.

@@ -3,6 +3,8 @@ use std::fmt::Display;
 use candle_core::{DType, Device, Error, Result, Tensor, WithDType, bail};
 use num_traits::Bounded;
 
+use crate::kernel::same_device;
+
 /// The class of each row, as u8, u32 or i64. The largest value of the type stands for none, as in candle's `gather`.
 #[derive(Clone)]
 pub struct Targets(Tensor);
@@ -18,14 +20,7 @@ impl Targets {
         if !matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64) {
             return Err(Error::UnsupportedDTypeForOp(targets.dtype(), "cross-entropy").bt());
         }
-        if !targets.device().same_device(device) {
-            return Err(Error::DeviceMismatchBinaryOp {
-                lhs: device.location(),
-                rhs: targets.device().location(),
-                op: "cross-entropy",
-            }
-            .bt());
-        }
+        same_device("cross-entropy", device, targets.device())?;
         Ok(Self(targets.detach()))
     }
 

@@ -1,9 +1,9 @@
 use candle_core::{Result, Tensor};
 
 use super::cells::{CellGradient, CellScaling, CellSums, Cells};
-use super::{check_type, statistics_type, zeros};
+use super::{statistics_type, zeros};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel;
+use crate::kernel::{self, same_type};
 
 /// Normalization of groups of cells: a group has `members` neighbouring cells.
 #[derive(Debug, Clone, Copy)]
@@ -118,8 +118,8 @@ impl Groups {
     ) -> Result<Tensor> {
         let (weight, bias) = match parameters {
             Some((weight, bias)) => {
-                check_type(name, xs, weight)?;
-                check_type(name, xs, bias)?;
+                same_type(name, xs.dtype(), weight.dtype())?;
+                same_type(name, xs.dtype(), bias.dtype())?;
                 (self.of_cells(weight)?, self.of_cells(bias)?)
             }
             None => (statistics.mean.ones_like()?, statistics.mean.zeros_like()?),

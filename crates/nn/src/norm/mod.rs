@@ -4,7 +4,7 @@ pub mod cells;
 pub mod groups;
 pub mod rows;
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::Result;
 
 use super::graph::{Backward, Gradients};
 use super::kernel::rows_at_once;
@@ -26,13 +26,4 @@ pub fn zeros<const N: usize>(given: &Backward<N>) -> Result<Gradients<N>> {
         }
     }
     Ok(gradients)
-}
-
-/// Fails if a parameter has another type than the input.
-pub fn check_type(op: &'static str, xs: &Tensor, parameter: &Tensor) -> Result<()> {
-    if xs.dtype() == parameter.dtype() {
-        return Ok(());
-    }
-    let (lhs, rhs) = (xs.dtype(), parameter.dtype());
-    Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt())
 }

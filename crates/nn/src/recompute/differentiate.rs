@@ -60,7 +60,10 @@ impl Region {
         let known: Vec<_> = self.vars.iter().chain(&inputs).map(Tensor::id).collect();
         let vars = vars_of(&outputs);
         if let Some(var) = vars.iter().find(|var| !known.contains(&var.id())) {
-            return Err(RecomputeError::Var(var.shape().clone()).into());
+            return Err(RecomputeError::differs(format!(
+                "used a Var of shape {:?} that its first run did not use: make the choice of layers outside, or give the region the tensors that it depends on",
+                var.shape()
+            )));
         }
         let root = root(first, &outputs, arrived)?;
         drop(outputs);
@@ -83,7 +86,9 @@ impl Region {
 fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tensor>> {
     if again.len() < first.len() {
         let (first, again) = (first.len(), again.len());
-        return Err(RecomputeError::Outputs { first, again }.into());
+        return Err(RecomputeError::differs(format!(
+            "returned {again} tensors after {first} in its first run: its closure may change nothing that it depends on"
+        )));
     }
     let (mut sources, mut gradients) = (Vec::new(), Mail::new());
     for (gradient, (first, again)) in arrived.into_iter().zip(first.iter().zip(again)) {

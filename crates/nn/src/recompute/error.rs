@@ -1,65 +1,26 @@
 use std::error::Error as StdError;
 use std::io;
 
-use candle_core::{DType, Error, Shape};
+use candle_core::Error;
 
-/// The closure of a [`recompute`](crate::recompute()) region did not do the same when it ran again in the backward pass.
+/// The closure of a [`recompute`](crate::recompute()) region did not do the same when it ran again in the backward pass: its text says
+/// what differed, the number of outputs, their shapes, types or values (on a GPU only the first regions of a thread are compared), or the
+/// Vars that were used.
 ///
 /// It comes inside of candle's error, as [`of`](Self::of) finds it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecomputeError {
-    /// Another number of outputs.
-    #[error(
-        "a recomputed region returned {again} tensors after {first} in its first run: its closure may change nothing that it depends on"
-    )]
-    #[non_exhaustive]
-    Outputs {
-        /// Outputs of the first run.
-        first: usize,
-        /// Outputs of the second run.
-        again: usize,
-    },
-    /// An output of another shape or type.
-    #[error(
-        "a recomputed region returned {again:?} after {first:?} in its first run: its closure may change nothing that it depends on, such as a key-value cache"
-    )]
-    #[non_exhaustive]
-    Shape {
-        /// The output of the first run.
-        first: (Shape, DType),
-        /// That of the second run.
-        again: (Shape, DType),
-    },
-    /// Other values. On a GPU only the first regions of a thread are compared.
-    #[error(
-        "a recomputed region returned values that differ by up to {off:.3e} from those of its first run, which reach {scale:.3e}: use the layers of `candle_headroom::nn`, whose dropout is the same again, and seed other randomness"
-    )]
-    #[non_exhaustive]
-    Values {
-        /// The largest difference.
-        off: f64,
-        /// The largest value of the first run.
-        scale: f64,
-    },
-    /// The second run used a Var of this shape that the first one did not, so its gradient has no way out.
-    #[error(
-        "a recomputed region used a Var of shape {0:?} that its first run did not use: make the choice of layers outside, or give the region the tensors that it depends on"
-    )]
-    Var(Shape),
-}
+#[error("a recomputed region {0}")]
+pub struct RecomputeError(String);
 
 impl RecomputeError {
+    /// Inside an [`io::Error`]: of candle's variants that can hold any error, it is the one whose content can be downcast.
+    pub(super) fn differs(text: String) -> Error {
+        Error::Io(io::Error::other(Self(text)))
+    }
+
     /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
     pub fn of(error: &Error) -> Option<&Self> {
         within(error)
-    }
-}
-
-/// Inside an [`io::Error`]: of candle's variants that can hold any error, it is the one whose content can be downcast.
-impl From<RecomputeError> for Error {
-    fn from(error: RecomputeError) -> Self {
-        Self::Io(io::Error::other(error))
     }
 }
 

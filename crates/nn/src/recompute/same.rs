@@ -19,11 +19,11 @@ thread_local! {
 /// some roundings, since a sum may be split among threads in another way.
 pub(super) fn check(first: &Tensor, again: &Tensor) -> Result<()> {
     if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
-        return Err(RecomputeError::Shape {
-            first: (first.shape().clone(), first.dtype()),
-            again: (again.shape().clone(), again.dtype()),
-        }
-        .into());
+        return Err(RecomputeError::differs(format!(
+            "returned {:?} after {:?} in its first run: its closure may change nothing that it depends on, such as a key-value cache",
+            (again.shape(), again.dtype()),
+            (first.shape(), first.dtype()),
+        )));
     }
     if !first.device().is_cpu() {
         let compared = COMPARED.get();
@@ -47,7 +47,9 @@ pub(super) fn check(first: &Tensor, again: &Tensor) -> Result<()> {
         scale = scale.max(largest(first)?);
     }
     match off > roundings * scale {
-        true => Err(RecomputeError::Values { off, scale }.into()),
+        true => Err(RecomputeError::differs(format!(
+            "returned values that differ by up to {off:.3e} from those of its first run, which reach {scale:.3e}: use the layers of `candle_headroom::nn`, whose dropout is the same again, and seed other randomness"
+        ))),
         false => Ok(()),
     }
 }

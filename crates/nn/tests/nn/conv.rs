@@ -1,7 +1,7 @@
 //! Convolutions over one dimension.
 
 use candle_core::{Module, Result, Tensor};
-use candle_headroom_nn::{Conv1d, ConvTranspose1d};
+use candle_headroom_nn::{Conv1d, ConvTranspose1d, PReLU};
 use candle_nn::{Conv1dConfig, ConvTranspose1dConfig};
 
 use crate::check::{agrees, agrees_with_differences, difference, numbers};
@@ -214,4 +214,20 @@ fn wrong_shapes_are_errors() {
     };
     let layer = ConvTranspose1d::new(numbers(&[8, 4, 3], 1), None, config);
     assert!(layer.forward(&numbers(&[2, 8, 5], 2)).is_err());
+}
+
+/// Candle's layers become these, with the same parts.
+#[test]
+fn candles_layers_become_these() -> Result<()> {
+    let (weight, bias) = (numbers(&[4, 2, 3], 1), numbers(&[4], 2));
+    let theirs = candle_nn::Conv1d::new(weight, Some(bias), config(2, 2, 1, 2));
+    let x = numbers(&[2, 4, 9], 3);
+    let ours = Conv1d::from(theirs.clone());
+    assert_eq!(ours.config(), theirs.config());
+    assert!(difference(&ours.forward(&x)?, &theirs.forward(&x)?) < 1e-12);
+
+    let theirs = candle_nn::PReLU::new(numbers(&[4], 2), false);
+    let ours = PReLU::from(theirs.clone());
+    assert!(difference(&ours.forward(&x)?, &theirs.forward(&x)?) < 1e-12);
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod chunk;
 mod composed;
+#[cfg(feature = "cuda")]
 mod kernels;
 #[cfg(test)]
 mod tests;
@@ -98,13 +99,12 @@ struct Found {
 
 /// Turns scores into weights; also the statistics.
 fn weights(rule: &Rule, chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
-    match kernels::run_on(scores.device()) {
-        true => {
-            let statistics = kernels::weights(rule, chunk, &scores)?;
-            Ok((scores, statistics))
-        }
-        false => composed::weights(rule, chunk, &scores),
+    #[cfg(feature = "cuda")]
+    if scores.device().is_cuda() {
+        let statistics = kernels::weights(rule, chunk, &scores)?;
+        return Ok((scores, statistics));
     }
+    composed::weights(rule, chunk, &scores)
 }
 
 /// Given scores and the gradients of weights, and for each row the statistics and Σ weight · gradient.
@@ -115,15 +115,14 @@ fn differentiate(
     rows: [&Tensor; 2],
     of_mask: bool,
 ) -> Result<Found> {
-    match kernels::run_on(scores.device()) && !of_mask {
-        true => {
-            kernels::differentiate(rule, chunk, [&scores, &gradients], rows)?;
-            Ok(Found {
-                weights: scores,
-                scores: gradients,
-                mask: None,
-            })
-        }
-        false => composed::differentiate(rule, chunk, [&scores, &gradients], rows, of_mask),
+    #[cfg(feature = "cuda")]
+    if scores.device().is_cuda() && !of_mask {
+        kernels::differentiate(rule, chunk, [&scores, &gradients], rows)?;
+        return Ok(Found {
+            weights: scores,
+            scores: gradients,
+            mask: None,
+        });
     }
+    composed::differentiate(rule, chunk, [&scores, &gradients], rows, of_mask)
 }

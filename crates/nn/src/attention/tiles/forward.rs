@@ -1,5 +1,4 @@
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 
 use super::bias::Bias;
 use super::rows::{cap, drop_out, exponentials, multiply_by, only};
@@ -7,7 +6,7 @@ use super::tensor::from_vec;
 use super::view::View;
 use crate::attention::rule::Rule;
 use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
-use crate::kernel::{max_of, sum_of};
+use crate::kernel::{max_of, sum_of, with_scratch};
 
 /// Elements of a tile of scores, which should stay in a core's cache.
 const TILE: usize = 1 << 17;
@@ -47,19 +46,20 @@ impl<T: Number> Forward<'_, T> {
             _ => sizes.heads,
         };
         let part = queries * heads;
-        (output.par_chunks_mut(rows * sizes.value_width))
-            .zip(statistics.par_chunks_mut(rows))
-            .enumerate()
-            .try_for_each(|(batch, (output, statistics))| {
-                (output.par_chunks_mut(part * sizes.value_width))
-                    .zip(statistics.par_chunks_mut(part))
-                    .enumerate()
-                    .try_for_each_init(Vec::new, |scores, (index, (output, statistics))| {
-                        let row = index * part;
-                        let at = [batch, row % sizes.heads, row / sizes.heads];
-                        self.part(at, heads, output, statistics, scores)
-                    })
-            })?;
+        let mut parts = Vec::new();
+        let of_samples = output.chunks_mut(rows * sizes.value_width);
+        let of_samples = of_samples.zip(statistics.chunks_mut(rows)).enumerate();
+        for (batch, (output, statistics)) in of_samples {
+            let of_parts = output.chunks_mut(part * sizes.value_width);
+            let of_parts = of_parts.zip(statistics.chunks_mut(part)).enumerate();
+            parts.extend(of_parts.map(|(index, written)| {
+                let row = index * part;
+                ([batch, row % sizes.heads, row / sizes.heads], written)
+            }));
+        }
+        with_scratch(parts, |scores, _, (at, (output, statistics))| {
+            self.part(at, heads, output, statistics, scores)
+        })?;
         Ok((
             from_vec(
                 output,

@@ -2,12 +2,12 @@
 //! do not depend on the number of threads.
 
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 
 use super::backward::Backward;
 use super::tensor::from_vec;
-use super::tile::{Part, Scratch, Tile};
+use super::tile::{Part, Tile};
 use crate::kernel::matrix::Number;
+use crate::kernel::with_scratch;
 
 /// Size of a tile of scores.
 const QUERIES: usize = 128;
@@ -37,71 +37,75 @@ impl<T: Number> Backward<'_, T> {
     /// All gradients in one pass; a thread has a key head, and the heads that share it.
     fn of_heads(&self, dq: &mut [T], dk: &mut [T], dv: &mut [T]) -> Result<()> {
         let sizes = self.rule.sizes;
-        (dq.par_chunks_mut(sizes.group() * sizes.queries * sizes.width))
-            .zip(dk.par_chunks_mut(sizes.keys * sizes.width))
-            .zip(dv.par_chunks_mut(sizes.keys * sizes.value_width))
-            .enumerate()
-            .try_for_each_init(Scratch::new, |scratch, (index, ((dq, dk), dv))| {
-                let of_heads = dq.chunks_mut(sizes.queries * sizes.width);
-                for (head, dq) in (index * sizes.group()..).zip(of_heads) {
-                    let of_keys = dk.chunks_mut(KEYS * sizes.width);
-                    let of_keys = of_keys.zip(dv.chunks_mut(KEYS * sizes.value_width));
-                    for (key, (dk, dv)) in (0..).step_by(KEYS).zip(of_keys) {
-                        let of_queries = dq.chunks_mut(QUERIES * sizes.width);
-                        for (query, dq) in (0..).step_by(QUERIES).zip(of_queries) {
-                            let at = self.at(head, query, key);
-                            let part = Part {
-                                dq: Some(dq),
-                                of_keys: Some([&mut *dk, &mut *dv]),
-                            };
-                            self.tile(&at, part, scratch)?;
-                        }
+        let heads = dq.chunks_mut(sizes.group() * sizes.queries * sizes.width);
+        let heads = heads.zip(dk.chunks_mut(sizes.keys * sizes.width));
+        let heads = heads.zip(dv.chunks_mut(sizes.keys * sizes.value_width));
+        with_scratch(heads.collect(), |scratch, index, ((dq, dk), dv)| {
+            let of_heads = dq.chunks_mut(sizes.queries * sizes.width);
+            for (head, dq) in (index * sizes.group()..).zip(of_heads) {
+                let of_keys = dk.chunks_mut(KEYS * sizes.width);
+                let of_keys = of_keys.zip(dv.chunks_mut(KEYS * sizes.value_width));
+                for (key, (dk, dv)) in (0..).step_by(KEYS).zip(of_keys) {
+                    let of_queries = dq.chunks_mut(QUERIES * sizes.width);
+                    for (query, dq) in (0..).step_by(QUERIES).zip(of_queries) {
+                        let at = self.at(head, query, key);
+                        let part = Part {
+                            dq: Some(dq),
+                            of_keys: Some([&mut *dk, &mut *dv]),
+                        };
+                        self.tile(&at, part, scratch)?;
                     }
                 }
-                Ok(())
-            })
+            }
+            Ok(())
+        })
     }
 
     /// The gradients of q; a thread has some queries of a head.
     fn of_queries(&self, dq: &mut [T]) -> Result<()> {
         let sizes = self.rule.sizes;
-        let of_heads = dq.par_chunks_mut(sizes.queries * sizes.width);
-        of_heads.enumerate().try_for_each(|(head, dq)| {
-            let tiles = dq.par_chunks_mut(QUERIES * sizes.width).enumerate();
-            tiles.try_for_each_init(Scratch::new, |scratch, (index, dq)| {
-                for key in (0..sizes.keys).step_by(KEYS) {
-                    let part = Part {
-                        dq: Some(&mut *dq),
-                        of_keys: None,
-                    };
-                    self.tile(&self.at(head, index * QUERIES, key), part, scratch)?;
-                }
-                Ok(())
-            })
+        let mut tiles = Vec::new();
+        let of_heads = dq.chunks_mut(sizes.queries * sizes.width).enumerate();
+        for (head, dq) in of_heads {
+            let of_queries = dq.chunks_mut(QUERIES * sizes.width);
+            let of_queries = (0..).step_by(QUERIES).zip(of_queries);
+            tiles.extend(of_queries.map(|(query, dq)| (head, query, dq)));
+        }
+        with_scratch(tiles, |scratch, _, (head, query, dq)| {
+            for key in (0..sizes.keys).step_by(KEYS) {
+                let part = Part {
+                    dq: Some(&mut *dq),
+                    of_keys: None,
+                };
+                self.tile(&self.at(head, query, key), part, scratch)?;
+            }
+            Ok(())
         })
     }
 
     /// The gradients of k and v; a thread has some keys of a key head.
     fn of_keys(&self, dk: &mut [T], dv: &mut [T]) -> Result<()> {
         let sizes = self.rule.sizes;
-        let of_heads = dk.par_chunks_mut(sizes.keys * sizes.width);
-        let of_heads = of_heads.zip(dv.par_chunks_mut(sizes.keys * sizes.value_width));
-        of_heads.enumerate().try_for_each(|(key_head, (dk, dv))| {
-            let tiles = dk.par_chunks_mut(KEYS * sizes.width);
-            let tiles = tiles.zip(dv.par_chunks_mut(KEYS * sizes.value_width));
-            let tiles = tiles.enumerate();
-            tiles.try_for_each_init(Scratch::new, |scratch, (index, (dk, dv))| {
-                for head in (key_head * sizes.group()..).take(sizes.group()) {
-                    for query in (0..sizes.queries).step_by(QUERIES) {
-                        let part = Part {
-                            dq: None,
-                            of_keys: Some([&mut *dk, &mut *dv]),
-                        };
-                        self.tile(&self.at(head, query, index * KEYS), part, scratch)?;
-                    }
+        let mut tiles = Vec::new();
+        let of_heads = dk.chunks_mut(sizes.keys * sizes.width);
+        let of_heads = of_heads.zip(dv.chunks_mut(sizes.keys * sizes.value_width));
+        for (key_head, (dk, dv)) in of_heads.enumerate() {
+            let of_keys = dk.chunks_mut(KEYS * sizes.width);
+            let of_keys = of_keys.zip(dv.chunks_mut(KEYS * sizes.value_width));
+            let of_keys = (0..).step_by(KEYS).zip(of_keys);
+            tiles.extend(of_keys.map(|(key, part)| (key_head, key, part)));
+        }
+        with_scratch(tiles, |scratch, _, (key_head, key, (dk, dv))| {
+            for head in (key_head * sizes.group()..).take(sizes.group()) {
+                for query in (0..sizes.queries).step_by(QUERIES) {
+                    let part = Part {
+                        dq: None,
+                        of_keys: Some([&mut *dk, &mut *dv]),
+                    };
+                    self.tile(&self.at(head, query, key), part, scratch)?;
                 }
-                Ok(())
-            })
+            }
+            Ok(())
         })
     }
 

@@ -25,8 +25,8 @@ pub struct Scratch<T> {
     pub slopes: Vec<T>,
 }
 
-impl<T> Scratch<T> {
-    pub fn new() -> Self {
+impl<T> Default for Scratch<T> {
+    fn default() -> Self {
         Self {
             weights: Vec::new(),
             gradients: Vec::new(),

@@ -1,9 +1,4 @@
-//! Without the feature `cuda` every type and every computation will do.
-
-/// A type that CUDA kernels read and write.
-pub trait CudaElement {}
-
-impl<T> CudaElement for T {}
+//! Without the feature `cuda` every computation will do.
 
 /// A kernel that also runs on CUDA.
 pub trait CudaKernel<const IN: usize, const OUT: usize> {}

@@ -8,13 +8,13 @@ mod disabled;
 mod enabled;
 
 #[cfg(not(feature = "cuda"))]
-pub use any::{CudaElement, CudaKernel};
+pub use any::CudaKernel;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::run;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    CudaElement, CudaKernel, Function, Module, add_to_rows, each_row, function, losses_of_rows,
-    multiply, run, scale, smallest, view,
+    Argument, CudaKernel, Elements, Module, add_to_rows, each_row, launch, losses_of_rows,
+    multiply, run, scale, smallest, source_of, target,
 };

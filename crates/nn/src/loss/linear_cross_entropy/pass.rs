@@ -1,28 +1,30 @@
 //! Losses and gradients, a chunk of logits at a time.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Error, Result, Tensor, bail};
+use parking_lot::Mutex;
 
-use super::chunk::chunk_rows;
-use super::options::{Arguments, Rule};
-use super::product::multiply;
-use super::rows::losses;
+use super::product::{multiply, scale};
+use super::rows::{Arguments, Rule, losses};
 use super::tokens::{Tokens, zero_others};
-use crate::kernel::sum_type;
+use super::{LinearCrossEntropy, NAME};
+use crate::graph::{Backward, Gradients, record};
+use crate::kernel::{mismatch, same_device, same_type, sum_type};
+use crate::scope::current;
 
 /// What turns hidden states into a loss.
 pub struct Pass {
-    pub rule: Rule,
-    pub tokens: Tokens,
-    pub chunk_rows: Option<usize>,
+    rule: Rule,
+    tokens: Tokens,
+    chunk_rows: Option<usize>,
 }
 
 /// The sum of the losses and its gradients.
-pub struct Found {
-    pub sum: Tensor,
+struct Found {
+    sum: Tensor,
     /// Matrices in the type of sums, where they are asked for: for hidden states, weight and bias.
-    pub gradients: [Option<Tensor>; 3],
+    gradients: [Option<Tensor>; 3],
     /// One element, by which the gradients are still to be multiplied, if there is one.
-    pub unit: Option<Tensor>,
+    unit: Option<Tensor>,
 }
 
 /// Classes whose weights are multiplied at a time on the CPU: what a product of matrices copies stays small, and so do f32 copies
@@ -30,8 +32,86 @@ pub struct Found {
 const CLASSES_AT_ONCE: usize = 4096;
 
 impl Pass {
+    /// Checks shapes, types, devices, targets and options.
+    pub fn new(
+        hidden: &Tensor,
+        weight: &Tensor,
+        targets: &Tensor,
+        options: &LinearCrossEntropy,
+    ) -> Result<Self> {
+        let (of_hidden, of_weight) = (hidden.shape(), weight.shape());
+        let (classes, tokens) = match (weight.dims(), hidden.dims()) {
+            (&[classes, width], [tokens @ .., last])
+                if classes > 0 && width > 0 && width == *last =>
+            {
+                (classes, tokens)
+            }
+            _ => bail!(
+                "{NAME}: hidden of shape {of_hidden:?} needs a weight (classes, width), got {of_weight:?}"
+            ),
+        };
+        let bias = options.bias.as_ref();
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [classes]) {
+            bail!(
+                "{NAME}: a weight of shape {of_weight:?} needs a bias (classes), got {:?}",
+                bias.shape()
+            )
+        }
+        if !hidden.dtype().is_float() {
+            return Err(Error::UnsupportedDTypeForOp(hidden.dtype(), NAME).bt());
+        }
+        for other in [Some(weight), bias].into_iter().flatten() {
+            same_type(NAME, hidden.dtype(), other.dtype())?;
+            same_device(NAME, hidden.device(), other.device())?;
+        }
+        let rule = options.rule()?;
+        if tokens != targets.dims() {
+            bail!(
+                "{NAME}: hidden of shape {of_hidden:?} needs targets of its shape without the width, got {:?}",
+                targets.shape()
+            )
+        }
+        let kind = (sum_type(hidden.dtype()), hidden.device());
+        Ok(Self {
+            rule,
+            tokens: Tokens::new(targets, options, classes, kind)?,
+            chunk_rows: options.chunk_rows,
+        })
+    }
+
+    /// The weight of all tokens, which may have to be read from the device.
+    pub fn total(&self) -> Result<f64> {
+        self.tokens.total.read()
+    }
+
+    /// The sum of the losses, or their mean, as an operation of candle's graph that keeps its gradients.
+    pub fn loss(
+        self,
+        [hidden, weight]: [&Tensor; 2],
+        bias: Option<&Tensor>,
+        averages: bool,
+    ) -> Result<Tensor> {
+        let needs = [Some(hidden), Some(weight), bias];
+        let needs = needs.map(|input| input.is_some_and(Tensor::track_op));
+        let detached = bias.map(Tensor::detach);
+        let found = self.run(&hidden.detach(), &weight.detach(), detached.as_ref(), needs)?;
+        let sum = found.sum.clone();
+        let kept = Kept {
+            pass: self,
+            averages,
+            found: Mutex::new(Some(found)),
+        };
+        let loss = kept.of_sum(&sum)?;
+        match bias {
+            None => record(NAME, [hidden, weight], loss, move |given| kept.take(given)),
+            Some(bias) => record(NAME, [hidden, weight, bias], loss, move |given| {
+                kept.take(given)
+            }),
+        }
+    }
+
     /// Hidden states (…, width), weight and bias are outside the graph.
-    pub fn run(
+    fn run(
         &self,
         hidden: &Tensor,
         weight: &Tensor,
@@ -137,6 +217,58 @@ impl Pass {
     }
 }
 
+struct Kept {
+    pass: Pass,
+    averages: bool,
+    /// A backward pass takes the gradients, so that it can change them in place.
+    found: Mutex<Option<Found>>,
+}
+
+impl Kept {
+    /// Divides what belongs to a sum, if the loss is the mean.
+    fn of_sum(&self, sum: &Tensor) -> Result<Tensor> {
+        match self.averages {
+            true => self.pass.tokens.total.mean(sum),
+            false => Ok(sum.clone()),
+        }
+    }
+
+    fn take<const N: usize>(&self, given: Backward<N>) -> Result<Gradients<N>> {
+        let found = self.found.lock().take();
+        let found = match (found, given.inputs.as_slice()) {
+            (Some(found), _) => found,
+            (None, [hidden, weight, bias @ ..]) => {
+                let mut needs = [false; 3];
+                needs
+                    .iter_mut()
+                    .zip(given.needs)
+                    .for_each(|(need, of)| *need = of);
+                self.pass.run(hidden, weight, bias.first(), needs)?
+            }
+            _ => return Err(mismatch(NAME)),
+        };
+        let mut factor = self.of_sum(&given.gradient)?;
+        if let Some(unit) = &found.unit {
+            factor = (factor * unit)?;
+        }
+        let mut scaled = std::array::from_fn(|_| None);
+        for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(found.gradients)
+        {
+            let Some(gradient) = gradient else {
+                continue;
+            };
+            if gradient.elem_count() == 0 {
+                *scaled = Some(input.zeros_like()?);
+                continue;
+            }
+            scale(&gradient, &factor)?;
+            // After scaling, so that f16 loses no small gradients that the loss's factor makes large enough.
+            *scaled = Some(gradient.to_dtype(input.dtype())?.reshape(input.shape())?);
+        }
+        Ok(scaled)
+    }
+}
+
 /// The rows of a weight, some at a time.
 struct Parts {
     weight: Tensor,
@@ -182,4 +314,42 @@ fn regular(matrix: &Tensor) -> Result<Tensor> {
         true => Ok(matrix.clone()),
         false => matrix.contiguous(),
     }
+}
+
+/// More rows make the products no faster.
+const MOST_ROWS: usize = 512;
+/// With fewer rows the products are bound by reading the weight.
+const LEAST_ROWS: usize = 64;
+/// Smaller chunks save nothing worth their time.
+const LEAST_LOGITS: usize = 1 << 18;
+
+/// How many rows of hidden states (tokens, width) to multiply at a time: a power of two, or all if there are fewer, but at least 1. Whether
+/// gradients of hidden states and of the weight are computed decides with the sizes.
+///
+/// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
+/// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
+/// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients, but not below
+/// [`LEAST_ROWS`]: a policy fills the room with samples, which would leave one row to a chunk.
+fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<usize> {
+    let (tokens, width) = hidden.dims2()?;
+    let [of_hidden, of_weight] = needs.map(usize::from);
+    let mut rows = match of_weight {
+        1 => width,
+        _ => tokens.saturating_mul(width) / classes,
+    };
+    rows = rows
+        .clamp(LEAST_ROWS, MOST_ROWS)
+        .max(LEAST_LOGITS / classes);
+    if let Some(room) = current().and_then(|around| around.room(hidden.device())) {
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let mut of_number = sum_type(hidden.dtype()).size_in_bytes();
+        let gradients = (of_hidden * tokens + of_weight * classes).saturating_mul(width);
+        let room = room.saturating_sub(gradients.saturating_mul(of_number)) / 2;
+        if !hidden.device().is_cpu() && matches!(hidden.dtype(), DType::F16 | DType::BF16) {
+            // The gradients of logits are also rounded, for the products.
+            of_number += hidden.dtype().size_in_bytes();
+        }
+        rows = rows.min((room / of_number / classes).max(LEAST_ROWS));
+    }
+    Ok((1 << rows.ilog2()).min(tokens.max(1)))
 }

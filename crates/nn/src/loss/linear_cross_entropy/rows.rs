@@ -1,30 +1,54 @@
 //! Turns rows of logits into losses and gradients.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
-use parking_lot::Mutex;
+use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 
-use super::cpu;
-use super::options::Arguments;
-use super::product::in_place;
-use crate::kernel::{mismatch, tensor};
+use crate::kernel::{
+    InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
+    sum_of, tensor,
+};
+
+const NAME: &str = "linear_cross_entropy";
+
+/// The loss of a token, as a function of its logits.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    pub smoothing: f64,
+    pub z_loss: f64,
+    pub softcap: Option<f64>,
+}
+
+/// What turns some rows of logits into losses.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    pub rule: Rule,
+    /// i64, contiguous, one for each row.
+    pub targets: &'a Tensor,
+    /// The target of a row that is ignored.
+    pub none: i64,
+    /// In the type of the logits, contiguous, one for each row.
+    pub weights: Option<&'a Tensor>,
+    /// In the type of the logits, contiguous, one for each class.
+    pub bias: Option<&'a Tensor>,
+    /// Whether gradients are asked for.
+    pub differentiates: bool,
+}
 
 /// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
 /// gradients of the sum of the losses. On Metal this waits for the device, and the CPU computes it.
 pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
-    if !in_place(logits.device()) {
+    if !runs_on(logits.device()) {
         return on_host(arguments, logits);
     }
-    let operation = Rows {
-        arguments,
-        losses: Mutex::new(None),
-    };
-    logits.inplace_op1(&operation)?;
-    match operation.losses.into_inner() {
-        Some(losses) => Ok(tensor(losses, Shape::from(logits.dim(0)?))),
-        None => Err(mismatch(NAME)),
-    }
+    let losses = in_place(NAME, logits, |logits, layout| match logits {
+        InPlace::Cpu(CpuStorage::F32(logits)) => on_cpu(arguments, logits, layout),
+        InPlace::Cpu(CpuStorage::F64(logits)) => on_cpu(arguments, logits, layout),
+        #[cfg(feature = "cuda")]
+        InPlace::Cuda(logits) => {
+            crate::kernel::cuda::losses_of_rows(arguments, logits, layout).map(Storage::Cuda)
+        }
+        _ => Err(mismatch(NAME)),
+    })?;
+    Ok(tensor(losses, Shape::from(logits.dim(0)?)))
 }
 
 fn on_host(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
@@ -45,36 +69,132 @@ fn on_host(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
     losses.to_device(logits.device())
 }
 
-const NAME: &str = "linear_cross_entropy";
-
-struct Rows<'a> {
-    arguments: &'a Arguments<'a>,
-    losses: Mutex<Option<Storage>>,
+fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -> Result<Storage> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let logits = range.and_then(|range| logits.get_mut(range));
+    let logits = logits.ok_or_else(|| mismatch(NAME))?;
+    let (rows, width) = layout.shape().dims2()?;
+    let (storage, of_targets) = arguments.targets.storage_and_layout();
+    let targets = slice_of::<i64>(&storage, of_targets, NAME)?;
+    let weights = arguments
+        .weights
+        .map(|weights| weights.storage_and_layout());
+    let weights = match &weights {
+        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
+        None => &[],
+    };
+    let bias = arguments.bias.map(|bias| bias.storage_and_layout());
+    let bias = match &bias {
+        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
+        None => &[],
+    };
+    let row = Row {
+        constants: Constants::new(&arguments.rule, width),
+        bias,
+        differentiates: arguments.differentiates,
+    };
+    let mut losses = vec![T::zero(); rows];
+    let at_once = rows_at_once(width);
+    let groups = losses.chunks_mut(at_once);
+    let groups = groups.zip(logits.chunks_mut(at_once * width.max(1)));
+    on_all_threads(groups.collect(), &|group, (losses, logits)| {
+        let rows = losses.iter_mut().zip(logits.chunks_mut(width.max(1)));
+        for (index, (loss, logits)) in (group * at_once..).zip(rows) {
+            let weight = weights.get(index).copied().unwrap_or(T::one());
+            let target = targets.get(index).copied().unwrap_or(arguments.none);
+            if target == arguments.none || weight == T::zero() {
+                if row.differentiates {
+                    logits.fill(T::zero());
+                }
+                continue;
+            }
+            *loss = row.loss(logits, usize::try_from(target).ok(), weight);
+        }
+        Ok(())
+    })?;
+    Ok(Storage::Cpu(T::to_cpu_storage_owned(losses)))
 }
 
-impl InplaceOp1 for Rows<'_> {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+/// The numbers of a [`Rule`].
+struct Constants<T> {
+    smoothing: T,
+    /// What each class gets of the smoothing.
+    share: T,
+    z_loss: T,
+    softcap: Option<T>,
+}
 
-    fn cpu_fwd(&self, logits: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let losses = match logits {
-            CpuStorage::F32(logits) => {
-                CpuStorage::F32(cpu::losses(self.arguments, logits, layout)?)
+impl<T: Number> Constants<T> {
+    fn new(rule: &Rule, width: usize) -> Self {
+        Self {
+            smoothing: T::of(rule.smoothing),
+            share: T::of(rule.smoothing / width.max(1) as f64),
+            z_loss: T::of(rule.z_loss),
+            softcap: rule.softcap.map(T::of),
+        }
+    }
+}
+
+struct Row<'a, T> {
+    constants: Constants<T>,
+    /// One number for each class; empty for a layer without a bias.
+    bias: &'a [T],
+    differentiates: bool,
+}
+
+impl<T: Number> Row<'_, T> {
+    /// The weighted loss of a row, which becomes the loss's gradient if that is asked for. Without a class it is NaN.
+    fn loss(&self, xs: &mut [T], target: Option<usize>, weight: T) -> T {
+        let Constants {
+            smoothing,
+            share,
+            z_loss,
+            softcap,
+        } = self.constants;
+        for (x, bias) in xs.iter_mut().zip(self.bias) {
+            *x += *bias;
+        }
+        if let Some(cap) = softcap {
+            xs.iter_mut().for_each(|x| *x = (*x / cap).tanh() * cap);
+        }
+        let Some((index, of_target)) = target.and_then(|at| Some((at, *xs.get(at)?))) else {
+            if self.differentiates {
+                xs.fill(T::nan());
             }
-            CpuStorage::F64(logits) => {
-                CpuStorage::F64(cpu::losses(self.arguments, logits, layout)?)
-            }
-            _ => bail!("{NAME}: logits that are not in the type of sums"),
+            return T::nan();
         };
-        *self.losses.lock() = Some(Storage::Cpu(losses));
-        Ok(())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, logits: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let losses = crate::kernel::cuda::losses_of_rows(self.arguments, logits, layout)?;
-        *self.losses.lock() = Some(Storage::Cuda(losses));
-        Ok(())
+        let max = max_of(xs);
+        // Logarithms of sums are kept apart from the maximum: added to it, they would lose their digits if it is large.
+        let log = sum_of(xs, xs, |x, _| (x - max).fast_exp()).ln();
+        let above = log - (of_target - max);
+        let mut loss = above;
+        if smoothing > T::zero() {
+            let below = sum_of(xs, xs, |x, _| x - max);
+            loss = (T::one() - smoothing) * above + (smoothing * log - share * below);
+        }
+        let whole = max + log;
+        if z_loss > T::zero() {
+            loss += z_loss * whole * whole;
+        }
+        if self.differentiates {
+            let of_softmax = weight * (T::one() + T::of(2.) * z_loss * whole);
+            let of_all = weight * share;
+            let slope = |x: T| of_softmax * ((x - max) - log).fast_exp() - of_all;
+            // The derivative of the cap, from its result.
+            let steepness = |x: T, cap: T| T::one() - (x / cap) * (x / cap);
+            let mut at_target = slope(of_target) - weight * (T::one() - smoothing);
+            match softcap {
+                None => xs.iter_mut().for_each(|x| *x = slope(*x)),
+                Some(cap) => {
+                    at_target *= steepness(of_target, cap);
+                    xs.iter_mut()
+                        .for_each(|x| *x = slope(*x) * steepness(*x, cap));
+                }
+            }
+            if let Some(x) = xs.get_mut(index) {
+                *x = at_target;
+            }
+        }
+        weight * loss
     }
 }

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::options::LinearCrossEntropy;
+use super::LinearCrossEntropy;
 use crate::loss::{Targets, Total};
 
 /// What the largest weight of a token becomes in f16. No gradient exceeds a token's weight, but for the z-loss.
@@ -71,28 +71,35 @@ impl Tokens {
             Some(weights) => read(weights)?,
             None => Some(vec![1.; len]),
         };
-        let known = read_targets.zip(read_weights).map(|(targets, weights)| {
-            let tokens = targets.iter().zip(weights);
-            let counted = tokens.map(|(class, weight)| class.map_or(0., |_| weight));
-            counted.collect::<Vec<f64>>()
-        });
         let (targets, none) = targets.numbers()?;
         let targets = targets.to_device(device)?;
-        let weights =
-            weights.map(|weights| weights.to_dtype(dtype)?.to_device(device)?.contiguous());
-        let weights = weights.transpose()?;
-        let all_count = (known.as_ref()).is_some_and(|known| known.iter().all(|w| *w != 0.));
-        let (counted, weights) = match (all_count, weights) {
-            (true, weights) => (None, weights),
-            (false, None) => (Some(targets.ne(none)?), None),
-            (false, Some(weights)) => {
-                let weights = zero_others(&targets.ne(none)?, &weights)?;
-                (Some(weights.ne(0.)?), Some(weights))
+        let (counted, weights, total) = match read_targets.zip(read_weights) {
+            Some((classes, known)) => {
+                let tokens = classes.iter().zip(known);
+                let known = tokens.map(|(class, weight)| class.map_or(0., |_| weight));
+                let known: Vec<f64> = known.collect();
+                let total = Total::Known(known.iter().sum());
+                let counted = known.contains(&0.);
+                let known = Tensor::new(known, &Device::Cpu)?.to_dtype(dtype)?;
+                let known = known.to_device(device)?;
+                let counted = counted.then(|| known.ne(0.)).transpose()?;
+                (counted, weights.map(|_| known), total)
             }
-        };
-        let total = match (known, weights.as_ref().or(counted.as_ref())) {
-            (None, Some(counts)) => Total::OnDevice(counts.to_dtype(dtype)?.sum_all()?),
-            (known, _) => Total::Known(known.into_iter().flatten().sum()),
+            None => {
+                let mut counted = targets.ne(none)?;
+                let weights = match weights {
+                    Some(weights) => {
+                        let weights = weights.to_dtype(dtype)?.to_device(device)?;
+                        let weights = zero_others(&counted, &weights.contiguous()?)?;
+                        counted = weights.ne(0.)?;
+                        Some(weights)
+                    }
+                    None => None,
+                };
+                let sum = weights.as_ref().unwrap_or(&counted);
+                let total = Total::OnDevice(sum.to_dtype(dtype)?.sum_all()?);
+                (Some(counted), weights, total)
+            }
         };
         Ok(Self {
             targets,

@@ -2,8 +2,8 @@ use candle_core::{D, Result, Tensor, bail};
 
 use super::{Rows, RowsBackward, RowsForward};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{self, Kernel};
-use crate::norm::{check_type, zeros};
+use crate::kernel::{self, Kernel, same_type};
+use crate::norm::zeros;
 
 /// Normalizes the rows of `xs`, its last dimension. All arithmetic is in f32, f64 for f64, and the variance is summed around the mean.
 ///
@@ -30,7 +30,7 @@ pub fn normalize(
                 parameter.shape()
             )
         }
-        check_type(name, xs, parameter)?;
+        same_type(name, xs.dtype(), parameter.dtype())?;
     }
     if !kernel::runs_on(xs.device()) {
         let (zeros, eps) = (weight.zeros_like()?, eps as f32);

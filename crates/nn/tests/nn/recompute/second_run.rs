@@ -82,7 +82,10 @@ fn a_region_that_differs_is_an_error() -> Result<()> {
         xs * Tensor::rand(0f32, 1., (4, 4), &Device::Cpu)?
     })?;
     let error = failure(&random);
-    assert!(matches!(error, RecomputeError::Values { .. }), "{error}");
+    assert!(
+        error.to_string().contains("returned values that differ"),
+        "{error}"
+    );
 
     let grows = recompute(xs.as_tensor(), |xs| {
         if is_recomputing() {
@@ -92,8 +95,8 @@ fn a_region_that_differs_is_an_error() -> Result<()> {
         }
     })?;
     let error = failure(&grows);
-    assert!(error.to_string().contains("[8, 4]"), "{error}");
-    assert!(matches!(error, RecomputeError::Shape { .. }), "{error}");
+    let text = "returned ([8, 4], F32) after ([4, 4], F32)";
+    assert!(error.to_string().contains(text), "{error}");
 
     let fewer = recompute(xs.as_tensor(), |xs| {
         Ok(if is_recomputing() {
@@ -103,14 +106,18 @@ fn a_region_that_differs_is_an_error() -> Result<()> {
         })
     })?;
     let error = failure(&fewer[0]);
-    assert!(matches!(error, RecomputeError::Outputs { .. }), "{error}");
+    let text = "a recomputed region returned 0 tensors after 1";
+    assert!(error.to_string().starts_with(text), "{error}");
 
     let (a, b) = (var(&[4], 2)?, var(&[4], 2)?);
     let switches = recompute(xs.as_tensor(), move |xs| {
         xs.broadcast_mul(if is_recomputing() { &a } else { &b })
     })?;
     let error = failure(&switches);
-    assert!(matches!(error, RecomputeError::Var(_)), "{error}");
+    assert!(
+        error.to_string().contains("used a Var of shape [4]"),
+        "{error}"
+    );
 
     // NaN is no difference: the loss shows it.
     let nan = recompute(xs.as_tensor(), |xs| xs * f64::NAN)?;
@@ -165,7 +172,11 @@ fn a_rounding_is_no_difference() -> Result<()> {
         let ys = recompute(xs.as_tensor(), |xs| {
             xs * if is_recomputing() { 1.25 } else { 1. }
         })?;
-        assert!(matches!(failure(&ys), RecomputeError::Values { .. }));
+        let error = failure(&ys);
+        assert!(
+            error.to_string().contains("returned values that differ"),
+            "{error}"
+        );
     }
     Ok(())
 }

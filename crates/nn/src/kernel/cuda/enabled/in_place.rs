@@ -3,9 +3,7 @@
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
 
-use super::launch::{
-    Argument, Module, each_element, each_row, launch, module, source, source_of, target,
-};
+use super::launch::{Argument, Module, each_element, each_row, launch, module, source_of, target};
 use crate::kernel::mismatch;
 use crate::loss::linear_cross_entropy::Arguments;
 
@@ -101,7 +99,7 @@ pub fn losses_of_rows(
 /// Multiplies contiguous values by the one element of another tensor.
 pub fn scale(
     (values, of_values): (&mut CudaStorage, &Layout),
-    (factor, of_factor): (&CudaStorage, &Layout),
+    (factor, of_factor): (&Storage, &Layout),
 ) -> Result<()> {
     const NAME: &str = "scale";
     let (device, dtype) = (values.device.clone(), values.dtype());
@@ -114,7 +112,7 @@ pub fn scale(
     let len = of_values.shape().elem_count();
     let arguments = &mut [
         Argument::Bits(len as u64),
-        source(factor, of_factor, NAME)?,
+        source_of(factor, of_factor, NAME)?,
         target(values, Some(of_values), NAME)?,
     ];
     let grid = each_element(len);

@@ -1,13 +1,12 @@
 //! The one place where kernels are launched.
 
 use std::ops::Bound;
-use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaStream, CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
+    CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
 };
-use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage, WithDType};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage};
 
 use crate::kernel::mismatch;
 
@@ -25,58 +24,16 @@ macro_rules! module {
 }
 pub(crate) use module;
 
-/// A kernel that is loaded, and the stream to launch it on.
-pub struct Function {
-    function: CudaFunction,
-    stream: Arc<CudaStream>,
-}
-
-impl Function {
-    /// Begins a launch: add the arguments, then launch.
-    pub fn builder(&self) -> LaunchArgs<'_> {
-        self.stream.launch_builder(&self.function)
-    }
-}
-
-/// Loads the kernel `name` for elements of type `T`.
-pub fn function<T: WithDType>(device: &CudaDevice, module: Module, name: &str) -> Result<Function> {
-    load(device, module, name, T::DTYPE)
-}
-
-fn load(device: &CudaDevice, (module, code): Module, name: &str, dtype: DType) -> Result<Function> {
-    let name = format!("{name}_{}", dtype.as_str());
-    let function = device.get_or_load_custom_func(&name, module, code)?;
-    Ok(Function {
-        function: function.into_cuda_function(),
-        stream: device.cuda_stream(),
-    })
-}
-
-/// The elements of a contiguous tensor on a device.
-pub fn view<'a, T: CudaDType>(
-    storage: &'a Storage,
-    layout: &Layout,
-    name: &'static str,
-) -> Result<CudaView<'a, T>> {
-    let Storage::Cuda(storage) = storage else {
-        return Err(mismatch(name));
-    };
-    let slice = T::as_cuda_slice(storage)?;
-    slice
-        .try_slice(range(layout, name)?)
-        .ok_or_else(|| mismatch(name))
-}
-
 /// An argument of a kernel.
 pub enum Argument<'a> {
     /// The bits of a number of at most 8 bytes, the lowest first. CUDA's hosts are little-endian: a parameter of 4 bytes reads the
     /// lower half. 0 is also a null pointer.
     Bits(u64),
-    /// What [`source`] and [`target`] return.
+    /// What [`source_of`] and [`target`] return, or a structure.
     Elements(Box<dyn Elements + 'a>),
 }
 
-/// Elements of a tensor, borrowed.
+/// Elements of a tensor, borrowed, or a structure.
 pub trait Elements {
     fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>);
 }
@@ -107,8 +64,10 @@ pub unsafe fn launch(
     grid: LaunchConfig,
     arguments: &mut [Argument],
 ) -> Result<()> {
-    let function = load(device, module, name, dtype)?;
-    let mut launch = function.builder();
+    let (name, (module, code)) = (format!("{name}_{}", dtype.as_str()), module);
+    let function = device.get_or_load_custom_func(&name, module, code)?;
+    let (function, stream) = (function.into_cuda_function(), device.cuda_stream());
+    let mut launch = stream.launch_builder(&function);
     for argument in arguments {
         match argument {
             Argument::Bits(bits) => {
@@ -172,24 +131,15 @@ fn elements<'a>(view: impl Elements + 'a) -> Argument<'a> {
     Argument::Elements(Box::new(view))
 }
 
-/// As [`source`], of a tensor's storage.
+/// A contiguous tensor on a device, of f64, f32, f16, bf16 or i64, to read.
 pub fn source_of<'a>(
     storage: &'a Storage,
     layout: &Layout,
     name: &'static str,
 ) -> Result<Argument<'a>> {
-    match storage {
-        Storage::Cuda(storage) => source(storage, layout, name),
-        _ => Err(mismatch(name)),
-    }
-}
-
-/// A contiguous tensor on a device, of f64, f32, f16, bf16 or i64, to read.
-pub fn source<'a>(
-    storage: &'a CudaStorage,
-    layout: &Layout,
-    name: &'static str,
-) -> Result<Argument<'a>> {
+    let Storage::Cuda(storage) = storage else {
+        return Err(mismatch(name));
+    };
     let range = range(layout, name)?;
     part!(&storage.slice, try_slice, range).ok_or_else(|| mismatch(name))
 }

@@ -4,20 +4,13 @@ mod launch;
 mod product;
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda_backend::CudaDType;
-use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
 pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run};
 pub(crate) use launch::module;
-pub use launch::{Function, Module, each_row, function, view};
+pub use launch::{Argument, Elements, Module, each_row, launch, source_of, target};
 pub use product::multiply;
-
-/// A type that CUDA kernels read and write.
-pub trait CudaElement: CudaDType + DeviceRepr {}
-
-impl<T: CudaDType + DeviceRepr> CudaElement for T {}
 
 /// The smallest storage that the driver allocates.
 pub fn smallest(device: &CudaDevice) -> Result<CudaStorage> {

@@ -4,14 +4,14 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::{CudaDType, WrapErr, gemm_reduced_precision_f32};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, WithDType};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Storage, WithDType};
 use half::{bf16, f16};
 
 use crate::kernel::{Element, mismatch};
 
 const NAME: &str = "product";
 
-type Source<'a> = (&'a CudaStorage, &'a Layout);
+type Source<'a> = (&'a Storage, &'a Layout);
 type Target<'a> = (&'a mut CudaStorage, &'a Layout);
 
 /// Writes a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into`
@@ -67,7 +67,7 @@ fn int(size: usize) -> Result<i32> {
     })
 }
 
-fn product<T: Element>(
+fn product<T: Element<Sum: CudaDType> + CudaDType>(
     adds: bool,
     (into, of_into): Target,
     (a, of_a): Source,
@@ -87,6 +87,9 @@ fn product<T: Element>(
     let part = |layout: &Layout, stored: &Stored| {
         let start = layout.start_offset();
         start..start + stored.len()
+    };
+    let (Storage::Cuda(a), Storage::Cuda(b)) = (a, b) else {
+        return Err(mismatch(NAME));
     };
     let a = T::as_cuda_slice(a)?.try_slice(part(of_a, &left));
     let b = T::as_cuda_slice(b)?.try_slice(part(of_b, &right));
