@@ -290,7 +290,7 @@ fn limits_are_shared_changed_and_given_up() {
         .limit(ByteSize::kib(1))
         .open()
         .unwrap_err();
-    assert!(matches!(error, Error::Memory(_)), "{error}");
+    assert!(error.is_memory(), "{error}");
 }
 
 #[test]

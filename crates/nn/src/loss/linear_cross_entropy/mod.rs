@@ -1,18 +1,17 @@
 //! Cross-entropy of a linear layer's output that never holds all logits.
 
+mod options;
 mod pass;
 mod product;
 mod rows;
 mod tokens;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use pass::Pass;
 #[cfg(feature = "cuda")]
-pub(crate) use rows::Arguments;
-use rows::Rule;
-
-const NAME: &str = "linear_cross_entropy";
+pub(crate) use options::Arguments;
+pub use options::LinearCrossEntropy;
+use pass::Pass;
 
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.
 ///
@@ -112,89 +111,4 @@ pub struct LossSum {
     pub value: Tensor,
     /// The number of tokens that count, or the sum of their weights.
     pub weight: f64,
-}
-
-/// Options of [`linear_cross_entropy`](linear_cross_entropy()): which tokens count, and what is added to the loss.
-///
-/// The default is the plain cross-entropy of every token.
-#[derive(Debug, Clone, Default)]
-pub struct LinearCrossEntropy {
-    bias: Option<Tensor>,
-    ignore_index: Option<i64>,
-    token_weights: Option<Tensor>,
-    label_smoothing: f64,
-    z_loss: f64,
-    softcap: Option<f64>,
-    chunk_rows: Option<usize>,
-}
-
-impl LinearCrossEntropy {
-    /// Adds `bias` (classes) to the logits, in the type of the weight. If it leads to a Var, it gets its gradient.
-    pub fn bias(mut self, bias: &Tensor) -> Self {
-        self.bias = Some(bias.clone());
-        self
-    }
-
-    /// Tokens with this target add nothing to the loss, its mean or any gradient, even if their hidden states are NaN. PyTorch's
-    /// default is −100. An index that the type of the targets cannot hold matches none.
-    pub fn ignore_index(mut self, index: i64) -> Self {
-        self.ignore_index = Some(index);
-        self
-    }
-
-    /// Multiplies the loss of each token by a weight, at least 0, in the shape of the targets. The mean is then Σ weight · loss /
-    /// Σ weight. Weights get no gradient. A token of weight 0 is ignored.
-    pub fn token_weights(mut self, weights: &Tensor) -> Self {
-        self.token_weights = Some(weights.detach());
-        self
-    }
-
-    /// Gives the target 1 − `smoothing` of the probability, and all classes together the rest in equal shares, as PyTorch
-    /// (Szegedy et al. 2015, arXiv 1512.00567). In [0, 1).
-    pub fn label_smoothing(mut self, smoothing: f64) -> Self {
-        self.label_smoothing = smoothing;
-        self
-    }
-
-    /// Adds `factor` · (log Σ e^logit)² to the loss of each token, which keeps logits small (PaLM, Chowdhery et al. 2022,
-    /// arXiv 2204.02311, with 1e-4).
-    pub fn z_loss(mut self, factor: f64) -> Self {
-        self.z_loss = factor;
-        self
-    }
-
-    /// Keeps logits between −`cap` and `cap`, by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118).
-    pub fn softcap(mut self, cap: f64) -> Self {
-        self.softcap = Some(cap);
-        self
-    }
-
-    /// Computes so many rows of logits at a time, at least 1, instead of a number chosen from sizes and memory.
-    pub fn chunk_rows(mut self, rows: usize) -> Self {
-        self.chunk_rows = Some(rows);
-        self
-    }
-
-    fn rule(&self) -> Result<Rule> {
-        let (smoothing, z_loss) = (self.label_smoothing, self.z_loss);
-        if !(0. ..1.).contains(&smoothing) {
-            bail!("{NAME}: label_smoothing must be in [0, 1), got {smoothing}")
-        }
-        if !(z_loss.is_finite() && z_loss >= 0.) {
-            bail!("{NAME}: z_loss must be finite and at least 0, got {z_loss}")
-        }
-        if let Some(cap) = self.softcap
-            && !(cap.is_finite() && cap > 0.)
-        {
-            bail!("{NAME}: softcap must be positive and finite, got {cap}")
-        }
-        if self.chunk_rows == Some(0) {
-            bail!("{NAME}: chunk_rows must be at least 1, got 0")
-        }
-        Ok(Rule {
-            smoothing,
-            z_loss,
-            softcap: self.softcap,
-        })
-    }
 }

@@ -4,9 +4,9 @@ use candle_core::{DType, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
 use super::product::{multiply, scale};
-use super::rows::{Arguments, Rule, losses};
+use super::options::{Arguments, LinearCrossEntropy, NAME, Rule};
+use super::rows::losses;
 use super::tokens::{Tokens, zero_others};
-use super::{LinearCrossEntropy, NAME};
 use crate::graph::{Backward, Gradients, record};
 use crate::kernel::{mismatch, same_device, same_type, sum_type};
 use crate::scope::current;

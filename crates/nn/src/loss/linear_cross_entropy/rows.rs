@@ -2,36 +2,11 @@
 
 use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 
+use super::options::{Arguments, NAME};
 use crate::kernel::{
     InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
     sum_of, tensor,
 };
-
-const NAME: &str = "linear_cross_entropy";
-
-/// The loss of a token, as a function of its logits.
-#[derive(Debug, Clone, Copy)]
-pub struct Rule {
-    pub smoothing: f64,
-    pub z_loss: f64,
-    pub softcap: Option<f64>,
-}
-
-/// What turns some rows of logits into losses.
-#[derive(Debug)]
-pub struct Arguments<'a> {
-    pub rule: Rule,
-    /// i64, contiguous, one for each row.
-    pub targets: &'a Tensor,
-    /// The target of a row that is ignored.
-    pub none: i64,
-    /// In the type of the logits, contiguous, one for each row.
-    pub weights: Option<&'a Tensor>,
-    /// In the type of the logits, contiguous, one for each class.
-    pub bias: Option<&'a Tensor>,
-    /// Whether gradients are asked for.
-    pub differentiates: bool,
-}
 
 /// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
 /// gradients of the sum of the losses. On Metal this waits for the device, and the CPU computes it.

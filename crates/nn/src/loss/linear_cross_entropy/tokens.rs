@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::LinearCrossEntropy;
+use super::options::LinearCrossEntropy;
 use crate::loss::{Targets, Total};
 
 /// What the largest weight of a token becomes in f16. No gradient exceeds a token's weight, but for the z-loss.
