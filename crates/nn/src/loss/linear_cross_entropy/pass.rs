@@ -3,8 +3,8 @@
 use candle_core::{DType, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::product::{multiply, scale};
 use super::options::{Arguments, LinearCrossEntropy, NAME, Rule};
+use super::product::{multiply, scale};
 use super::rows::losses;
 use super::tokens::{Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};

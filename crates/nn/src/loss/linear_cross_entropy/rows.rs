@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 
-use super::options::{Arguments, NAME};
+use super::options::{Arguments, NAME, Rule};
 use crate::kernel::{
     InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
     sum_of, tensor,
