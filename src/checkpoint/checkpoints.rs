@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::folder::{Folder, checkpoints};
 use super::metrics::{Metrics, loss};
-use super::outcome::{Saving, Stopped};
+use super::outcome::{Resumed, Saving, Stopped};
 use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::settings::Settings;
@@ -35,6 +35,8 @@ pub struct Checkpoints {
     /// The highest step that was in the folder, until the run resumes.
     pub(super) unread: Option<u64>,
     pub(super) ranks: Ranks,
+    /// Where the run continued.
+    pub(super) resumed: Option<Resumed>,
     /// The last checkpoint that was written or resumed from.
     pub(super) last: Option<PathBuf>,
     pub(super) last_error: Option<Arc<CheckpointError>>,
@@ -77,6 +79,7 @@ impl Checkpoints {
             values: BTreeMap::new(),
             metrics: Metrics::default(),
             ranks: Ranks::default(),
+            resumed: None,
             last: None,
             last_error: None,
         })

@@ -68,7 +68,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// Where a run continues; from [`Checkpoints::resume`](super::Checkpoints::resume).
+/// Where a run continues; from [`Checkpoints::resumed`](super::Checkpoints::resumed).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resumed {
@@ -78,6 +78,9 @@ pub struct Resumed {
     pub path: PathBuf,
     /// Newer checkpoints that are damaged, newest first.
     pub skipped: Vec<Skipped>,
+    /// What has changed in the loader's data since the run was saved, each with both values. Changes are an error unless the loader accepts
+    /// them.
+    pub changes: Vec<String>,
 }
 
 impl fmt::Display for Resumed {
@@ -90,6 +93,9 @@ impl fmt::Display for Resumed {
         )?;
         for skipped in &self.skipped {
             write!(f, "; skipped {skipped}")?;
+        }
+        if !self.changes.is_empty() {
+            write!(f, "; the data has changed: {}", self.changes.join(", "))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use super::checkpoint::get;
 use super::checkpoints::Checkpoints;
 use super::finite::check_finite;
+use super::outcome::Resumed;
 use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
 
@@ -37,6 +38,11 @@ impl Checkpoints {
     /// not finite is ignored. A step that is saved again keeps its numbers.
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.give(name, value);
+    }
+
+    /// Where the run continued; `None` for a run that began anew.
+    pub fn resumed(&self) -> Option<&Resumed> {
+        self.resumed.as_ref()
     }
 
     /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.

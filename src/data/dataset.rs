@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use crate::error::{BoxedError, DataError};
 
-/// Samples that can be read in any order.
+/// Samples that can be read in any order, by several threads at once. What is not `Sync`, such as a connection to a database, goes behind a
+/// `Mutex`, which `get` locks.
 ///
 /// ```
 /// use candle_headroom::data::Dataset;

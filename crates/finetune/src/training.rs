@@ -74,19 +74,19 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     if arguments.machine.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut loader = data::load(
+    let loader = data::load(
         &samples,
         arguments.data.batch,
         arguments.training.seed,
         group,
     )?;
-    let mut saving = Saving::open(
+    let (mut saving, mut loader) = Saving::open(
         &arguments.save,
         run.described,
         group,
         output,
         &mut trainer,
-        &mut loader,
+        loader,
     )?;
     let evaluate = |trainer: &mut AdaptiveTrainer<AdamW>| -> Result<Option<Evaluation>> {
         let samples = run.held_out;

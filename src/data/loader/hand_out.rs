@@ -1,6 +1,9 @@
+use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::Loader;
 use super::produce::{Done, Made};
@@ -9,11 +12,30 @@ use crate::data::{Loaded, Tensors};
 use crate::error::{DataError, Result};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Returns an iterator over the rest of the present epoch.
-    pub fn epoch(&mut self) -> Epoch<'_, B> {
-        Epoch {
-            number: self.next.0,
-            loader: self,
+    /// Returns an iterator over the epochs from the present one on, each of which is an iterator over its batches, for two nested loops.
+    ///
+    /// The first epoch has the batches that are left of it, none if it was read to its end before the run was saved. An epoch that is
+    /// left early goes on in the next item, so that no sample is skipped.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::data::{Items, Loader};
+    /// use candle_headroom::error::BoxedError;
+    ///
+    /// let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let mut loader = Loader::builder(Items(vec![5, 6, 7]), collate).batch(2).epochs(3).build()?;
+    /// for epoch in loader.epochs() {
+    ///     println!("epoch {}", epoch.number()); // 0, 1, 2
+    ///     for batch in epoch {
+    ///         let _tokens = batch?.into_inner(); // [2], then [1]
+    ///     }
+    /// }
+    /// assert_eq!(loader.stats().batches, 6);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn epochs(&mut self) -> Epochs<'_, B> {
+        Epochs {
+            loader: Arc::new(Mutex::new(self)),
         }
     }
 
@@ -53,8 +75,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 None => self.queue.take(self.has_started),
             };
             let Some(mut done) = taken else {
-                // Also if the last batch failed, so that the end can be seen.
-                self.position.go_to((self.next.0, 0, 0));
+                self.end();
                 return None;
             };
             if let Err(error) = done.deliver(&self.stage) {
@@ -111,6 +132,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 }
 
+impl<B> Loader<B> {
+    /// Nothing is left. The position shows it also if the last batch failed.
+    fn end(&mut self) {
+        self.position.go_to((self.next.0, 0, 0));
+    }
+}
+
 impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
     type Item = Result<Loaded<B>>;
 
@@ -119,17 +147,58 @@ impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
     }
 }
 
-/// The batches of one epoch; from [`Loader::epoch`].
-#[derive(Debug)]
+/// The epochs of a loader; from [`Loader::epochs`].
+pub struct Epochs<'a, B> {
+    loader: Arc<Mutex<&'a mut Loader<B>>>,
+}
+
+impl<'a, B> Iterator for Epochs<'a, B> {
+    type Item = Epoch<'a, B>;
+
+    fn next(&mut self) -> Option<Epoch<'a, B>> {
+        let mut loader = self.loader.lock();
+        let number = loader.next.0;
+        if loader.epochs.is_some_and(|epochs| number >= epochs) {
+            loader.end();
+            return None;
+        }
+        Some(Epoch {
+            loader: Arc::clone(&self.loader),
+            number,
+        })
+    }
+}
+
+/// The batches of one epoch; from [`Loader::epochs`].
 pub struct Epoch<'a, B> {
-    loader: &'a mut Loader<B>,
+    loader: Arc<Mutex<&'a mut Loader<B>>>,
     number: u64,
+}
+
+impl<B> Epoch<'_, B> {
+    /// Returns the number of the epoch, counted from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
     type Item = Result<Loaded<B>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.loader.advance(Some(self.number))
+        self.loader.lock().advance(Some(self.number))
+    }
+}
+
+impl<B> fmt::Debug for Epochs<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Debug for Epoch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut epoch = f.debug_struct("Epoch");
+        epoch.field("number", &self.number).finish_non_exhaustive()
     }
 }

@@ -72,7 +72,7 @@ fn every_operation_may_fail_once() {
             drop(armed);
             let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
             let mut run = Run::new();
-            checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+            checkpoints.resume_trainer(&mut run.trainer).unwrap().unwrap();
             assert_eq!(differing(&run.bits(), &whole[STEPS as usize]), 0);
             assert!(names(&folder).iter().all(|name| !name.contains("partial")));
         }

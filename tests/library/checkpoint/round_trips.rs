@@ -21,7 +21,7 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
             .in_foreground();
         let mut checkpoints = builder.open().unwrap();
         let mut run = Run::new();
-        let resumed = checkpoints.resume(&mut run.trainer).unwrap();
+        let resumed = checkpoints.resume_trainer(&mut run.trainer).unwrap();
         assert_eq!(
             resumed.map(|it| it.step),
             (interrupted > 0).then_some(interrupted)
@@ -74,7 +74,7 @@ fn values_of_the_caller_come_back() {
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
     checkpoints.set("old", &2).unwrap();
     let mut run = Run::new();
-    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    checkpoints.resume_trainer(&mut run.trainer).unwrap().unwrap();
     let sampler: (i32, String, f64) = checkpoints.get("sampler").unwrap().unwrap();
     assert_eq!(sampler, (3, "x".to_owned(), 0.1));
     assert_eq!(checkpoints.get::<i32>("old").unwrap(), Some(1));
@@ -141,7 +141,7 @@ fn every_type_and_shape_comes_back() {
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
     checkpoints.save_now(&accumulator(&saved)).unwrap();
     checkpoints
-        .resume(&mut accumulator(&loaded))
+        .resume_trainer(&mut accumulator(&loaded))
         .unwrap()
         .unwrap();
     for ((name, a), (_, b)) in saved.iter().zip(&loaded) {
@@ -212,7 +212,7 @@ fn several_trainers_resume_from_one_checkpoint() {
     train(&folder, 4, 2);
     let mut writer = Run::new();
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let resumed = checkpoints.resume(&mut writer.trainer).unwrap().unwrap();
+    let resumed = checkpoints.resume_trainer(&mut writer.trainer).unwrap().unwrap();
     for _ in 0..2 {
         let mut reader = Run::new();
         let checkpoint = Checkpoint::open(&resumed.path).unwrap();
