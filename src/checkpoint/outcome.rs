@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::signal::Signal;
-use crate::error::{CheckpointError, Skipped};
+use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 
 /// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
 #[derive(Debug, Clone)]
@@ -20,11 +20,22 @@ pub enum Saving {
     Busy,
     /// A checkpoint could not be written. The older ones are as they were, and it is tried again: after the next update, then after
     /// 2, 4, 8 and so on up to 1024 updates.
-    Failed(Arc<CheckpointError>),
+    Failed(Arc<Error>),
 }
 
 /// The path of a checkpoint on the disk, or the error.
-pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
+pub(super) type Written = Result<PathBuf, Arc<Error>>;
+
+/// Whether training goes on after this error of saving, which is tried again. Others are errors of the trainer, or of its device.
+pub(super) fn is_of_saving(error: &Error) -> bool {
+    matches!(error, Error::Checkpoint(_)) || error.is_checkpoint()
+}
+
+/// An error that the caller gets, and that is kept.
+pub(super) fn shared(error: Arc<Error>) -> Error {
+    let invalid = Invalid::new(Subject::Checkpoint, error.to_string());
+    invalid.showing(error).into()
+}
 
 impl From<Written> for Saving {
     fn from(written: Written) -> Self {
@@ -55,7 +66,7 @@ pub struct Stopped {
     /// Number of updates so far.
     pub step: u64,
     /// The checkpoint, or why it could not be saved.
-    pub saved: Result<PathBuf, Arc<CheckpointError>>,
+    pub saved: Result<PathBuf, Arc<Error>>,
 }
 
 impl fmt::Display for Stopped {

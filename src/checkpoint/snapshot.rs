@@ -8,7 +8,7 @@ use super::files::NewFile;
 use super::manifest::Fingerprint;
 use super::tensor_files::{TensorFile, tensor_files};
 use crate::elements::{size, with_bytes};
-use crate::error::{CheckpointError, Result};
+use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::optim::StateDict;
 
 /// One thread's share of a copy: long enough that sharing costs nothing.
@@ -173,6 +173,9 @@ fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> R
     Ok(buffer)
 }
 
-fn misfit(file: &str) -> CheckpointError {
-    CheckpointError::Setting(format!("a tensor of {file} changed while it was copied"))
+fn misfit(file: &str) -> Error {
+    invalid!(
+        Checkpoint,
+        "a tensor of {file} changed while it was copied"
+    )
 }

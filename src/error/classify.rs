@@ -13,6 +13,7 @@ use super::codes;
 use super::data::DataError;
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
+use super::invalid::Invalid;
 use super::{nn, report};
 
 pub(super) type AnyError = dyn StdError + 'static;
@@ -123,6 +124,9 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
     if let Some(reason) = nn::shown(error) {
         return Some(reason);
     }
+    if let Some(invalid) = error.downcast_ref::<Invalid>() {
+        return invalid.shown();
+    }
     if let Some(lost) = error.downcast_ref::<WindowLost>() {
         return Some(&lost.reason);
     }
@@ -130,17 +134,13 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
         return interrupted.reason.as_ref().map(|reason| reason as _);
     }
     match error.downcast_ref() {
-        Some(DataError::Sample { reason, .. } | DataError::Collate { reason, .. }) => {
-            return Some(&**reason);
-        }
-        Some(DataError::TooManySkipped { reason, .. }) => return Some(&**reason),
+        Some(DataError::Sample { reason, .. }) => return Some(&**reason),
+        Some(DataError::TooManySkipped { reason, .. }) => return Some(reason),
         Some(DataError::File { reason, .. }) => return reason.as_ref().map(|reason| reason as _),
         _ => {}
     }
     match error.downcast_ref() {
         Some(CheckpointError::File { reason, .. }) => Some(reason),
-        Some(CheckpointError::Value { reason, .. }) => Some(reason),
-        Some(CheckpointError::Earlier(earlier)) => Some(&**earlier),
         _ => None,
     }
 }

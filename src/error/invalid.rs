@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use super::boxed::BoxedError;
 use super::error::Error;
 
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
@@ -20,6 +21,7 @@ use super::error::Error;
 pub struct Invalid {
     subject: Subject,
     text: String,
+    cause: Option<BoxedError>,
 }
 
 macro_rules! subjects {
@@ -71,7 +73,21 @@ subjects! {
 
 impl Invalid {
     pub(crate) fn new(subject: Subject, text: String) -> Self {
-        Self { subject, text }
+        Self {
+            subject,
+            text,
+            cause: None,
+        }
+    }
+
+    /// With the error behind it, which the text repeats, so that it is not the source.
+    pub(crate) fn showing(self, cause: impl Into<BoxedError>) -> Self {
+        let cause = Some(cause.into());
+        Self { cause, ..self }
+    }
+
+    pub(super) fn shown(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&**self.cause.as_ref()?)
     }
 }
 

@@ -9,7 +9,7 @@ use super::Loader;
 use super::produce::{Done, Made};
 use crate::batch::Place;
 use crate::data::{Loaded, Tensors};
-use crate::error::{DataError, Result};
+use crate::error::{Result, invalid};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
     /// Returns an iterator over the epochs from the present one on, each of which is an iterator over its batches, for two nested loops.
@@ -39,7 +39,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         }
     }
 
-    fn start(&mut self) -> Result<(), DataError> {
+    fn start(&mut self) -> Result<()> {
         self.began.get_or_insert_with(Instant::now);
         if self.has_started {
             return Ok(());
@@ -53,7 +53,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     tracing::warn!(%error, "a loader has fewer workers than asked for");
                     break;
                 }
-                Err(error) => return Err(DataError::Thread(error.to_string())),
+                Err(error) => {
+                    return Err(invalid!(Data, "cannot start a loader's thread: {error}"));
+                }
             }
         }
         Ok(())
@@ -62,7 +64,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// The next batch; `None` at the end of epoch `until`, or of all.
     fn advance(&mut self, until: Option<u64>) -> Option<Result<Loaded<B>>> {
         if let Err(error) = self.start() {
-            return Some(Err(error.into()));
+            return Some(Err(error));
         }
         self.follow_division();
         let began = Instant::now();
@@ -102,7 +104,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     continue;
                 }
                 Ok(Made::Stopped) => return None,
-                Err(error) => return Some(Err(error.into())),
+                Err(error) => return Some(Err(error)),
             };
             self.position.go_to(job.next);
             self.position.samples += samples as u64;

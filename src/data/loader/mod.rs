@@ -24,7 +24,7 @@ use super::loaded::Reader;
 use super::stage::Stage;
 use super::{Position, Tensors};
 use crate::batch::{Consumer, Division, Fingerprint, Place};
-use crate::error::{DataError, Result};
+use crate::error::{DataError, Result, invalid};
 
 use jobs::Jobs;
 use produce::{Done, Produce, Skipped};
@@ -195,12 +195,14 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// ```
     ///
     /// # Errors
-    /// [`DataError::Setting`] for a division among another number of ranks. Nothing changes then.
+    /// An [error of data](crate::Error::is_data) for a division among another number of ranks. Nothing changes then.
     pub fn divide(&mut self, division: &Division) -> Result<()> {
         let (name, ranks, found) = (self.name(), self.ranks, division.ranks());
         if found != ranks {
-            let problem = format!("loader `{name}` has {ranks} ranks, a division is among {found}");
-            return Err(DataError::Setting(problem).into());
+            return Err(invalid!(
+                Data,
+                "loader `{name}` has {ranks} ranks, a division is among {found}"
+            ));
         }
         self.reader.division.set(Some(division));
         self.follow_division();

@@ -126,5 +126,6 @@ fn two_parameters_of_one_name_are_refused() {
             .contains("two parameters have the name `w`"),
         "{error}"
     );
+    assert!(error.is_checkpoint());
     assert!(names(&folder).is_empty());
 }

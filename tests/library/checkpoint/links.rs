@@ -184,7 +184,8 @@ fn a_run_notices_that_another_one_has_opened_its_folder() {
     let second = builder().open().unwrap();
     run.until(3, &mut first, |_, saving| match saving {
         Saving::Failed(error) => {
-            assert!(matches!(&*error, CheckpointError::InUse(at) if *at == folder));
+            let is_used = |error: &CheckpointError| matches!(error, CheckpointError::InUse(at) if *at == folder);
+            assert!(error.downcast_ref().is_some_and(is_used), "{error}");
         }
         other => panic!("{other:?}"),
     })

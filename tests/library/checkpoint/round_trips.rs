@@ -83,10 +83,7 @@ fn values_of_the_caller_come_back() {
     assert!(error.to_string().contains("`sampler`"), "{error}");
     let keys = std::collections::HashMap::from([((1, 2), 3)]);
     let error = checkpoints.set("keys", &keys).unwrap_err();
-    assert!(
-        matches!(error, Error::Checkpoint(_)),
-        "JSON has no such keys: {error}"
-    );
+    assert!(error.is_checkpoint(), "JSON has no such keys: {error}");
     // Nor has it these numbers, at any depth.
     #[derive(serde::Serialize)]
     enum Kind {
@@ -192,6 +189,7 @@ fn settings_of_zero_and_a_second_writer_are_refused() {
         Checkpoints::builder(&folder).shard_size(candle_headroom::ByteSize(0)),
     ] {
         let error = builder.open().unwrap_err();
+        assert!(error.is_checkpoint(), "{error}");
         assert!(error.to_string().contains("must be above 0"), "{error}");
     }
     assert!(!folder.exists(), "nothing was created");
@@ -238,6 +236,10 @@ fn a_new_run_in_the_folder_of_another_is_refused() {
         checkpoints.save_now(&run.trainer).unwrap_err(),
     ] {
         assert!(error.to_string().contains("step 4") && error.to_string().contains("`resume`"));
+        assert!(matches!(
+            error.downcast_ref(),
+            Some(CheckpointError::NotResumed { step: 4, .. })
+        ));
     }
     assert_eq!(names(&folder), ["step-000000002", "step-000000004"]);
     assert_eq!(
