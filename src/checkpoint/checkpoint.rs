@@ -8,7 +8,6 @@ use super::document::Document;
 use super::folder::checkpoints;
 use super::load::{Tolerance, check_memory, fit};
 use super::tensors::Tensors;
-use super::unfit::Unfit;
 use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
@@ -55,8 +54,7 @@ impl Checkpoint {
     /// `Version` if another version of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let read = verified(&path).map_err(|unfit| unfit.into_error(&path))?;
-        let (document, files) = read;
+        let (document, files) = verified(&path)?;
         Ok(Self {
             path,
             document,
@@ -90,11 +88,11 @@ impl Checkpoint {
                     }
                     // Its run has replaced it by a newer one.
                     Err(_) if matches!(path.try_exists(), Ok(false)) => {}
-                    Err(Unfit::Damaged(problem)) => {
+                    Err(CheckpointError::Damaged { problem, .. }) => {
                         tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
                         skipped.push(Skipped::new(&path, problem));
                     }
-                    Err(other) => return Err(other.into_error(&path).into()),
+                    Err(other) => return Err(other.into()),
                 }
             }
             if checkpoints(folder)?.first() != names.first() {

@@ -66,12 +66,8 @@ impl Checkpoints {
             true => Folder::open(folder)?,
             false => Folder::of_other(folder),
         };
-        let signals = Watch::start(&settings.signals).map_err(|error| {
-            invalid!(
-                Checkpoint,
-                "`on_signals` is not possible here: {error}"
-            )
-        })?;
+        let signals = Watch::start(&settings.signals)
+            .map_err(|error| invalid!(Checkpoint, "`on_signals` is not possible here: {error}"))?;
         Ok(Self {
             unread: checkpoints(&folder.path)?.first().map(|name| name.step),
             schedule: Schedule::new(settings.every_updates, settings.every_duration),

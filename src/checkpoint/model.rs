@@ -135,12 +135,7 @@ impl LoadModel {
     fn load(&self, path: &Path, tensors: Tensors<'_>, parameters: &[Parameter]) -> Result<()> {
         let renamed = tensors
             .renamed(|name| self.new_name(name))
-            .map_err(|name| {
-                invalid!(
-                    Checkpoint,
-                    "`rename` gives two tensors the name `{name}`"
-                )
-            })?;
+            .map_err(|name| invalid!(Checkpoint, "`rename` gives two tensors the name `{name}`"))?;
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
         check_memory(path, renamed.bytes())?;
         fitting.set(|set| set)

@@ -165,7 +165,10 @@ fn ranks_of_one_machine_count_their_copies_together() {
             memory.set_limit(ByteSize(limit)).unwrap();
         }
         meet.wait();
-        checkpoints.resume_trainer(&mut trainer).map(drop).unwrap_err()
+        checkpoints
+            .resume_trainer(&mut trainer)
+            .map(drop)
+            .unwrap_err()
     };
     let errors = std::thread::scope(|scope| {
         let other = scope.spawn(|| resume(1));

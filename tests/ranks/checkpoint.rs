@@ -106,7 +106,9 @@ fn all_ranks_save_fail_and_resume_alike() {
             .after(&report, &run.trainer)
             .expect_err("not resumed");
         assert!(same(group, error.to_string()).contains("did not resume from it"));
-        let resumed = checkpoints.resume_trainer(&mut run.trainer).expect("no error");
+        let resumed = checkpoints
+            .resume_trainer(&mut run.trainer)
+            .expect("no error");
         assert_eq!(resumed.expect("a checkpoint").step, 7);
         assert_eq!(values(&run), expected);
         assert_eq!(checkpoints.get::<usize>("from").expect("a value"), Some(0));
@@ -160,7 +162,9 @@ fn what_is_written_in_the_background_is_told_to_all() {
             builder = builder.every_duration(time);
         }
         let mut checkpoints = builder.open().expect("a folder");
-        checkpoints.resume_trainer(&mut run.trainer).expect("a checkpoint");
+        checkpoints
+            .resume_trainer(&mut run.trainer)
+            .expect("a checkpoint");
         let mut started = 0;
         for _ in 0..10 {
             std::thread::sleep(time / 3);
@@ -215,7 +219,9 @@ fn rank_0_reads_for_all() {
         };
         let mut run = Run::new(group, 100 + group.rank() as u64);
         let mut checkpoints = builder(&own, group).open().expect("a folder");
-        let resumed = checkpoints.resume_trainer(&mut run.trainer).expect("no error");
+        let resumed = checkpoints
+            .resume_trainer(&mut run.trainer)
+            .expect("no error");
         assert_eq!(
             resumed.expect("a checkpoint").path,
             own.join("step-000000002")
@@ -262,7 +268,9 @@ fn models_that_differ_load_nothing() {
         let (w, mut other) = trainer(2 + group.rank());
         w.set(&w.zeros_like().expect("zeros")).expect("zeros");
         let mut checkpoints = builder(&folder, group).open().expect("a folder");
-        let error = checkpoints.resume_trainer(&mut other).expect_err("other models");
+        let error = checkpoints
+            .resume_trainer(&mut other)
+            .expect_err("other models");
         let text = error.to_string();
         assert!(
             text.contains("w [3] f32 here, w [2] f32 on rank 0"),

@@ -112,7 +112,10 @@ fn a_step_that_is_saved_again_is_written_once_and_keeps_its_metrics() {
 
     // In another process, with a value that is new.
     let mut checkpoints = builder().every_updates(2).open().unwrap();
-    checkpoints.resume_trainer(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!(checkpoints.last(), Some(&*first));
     assert_eq!(checkpoints.save_now(&run.trainer).unwrap(), first);
     checkpoints.set("note", "the end").unwrap();

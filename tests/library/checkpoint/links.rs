@@ -99,7 +99,10 @@ fn rotation_removes_the_link_to_a_checkpoint_and_not_the_checkpoint() {
     let mut checkpoints = builder.in_foreground().open().unwrap();
     let mut run = Run::new();
     // A linked checkpoint is read.
-    let resumed = checkpoints.resume_trainer(&mut run.trainer).unwrap().unwrap();
+    let resumed = checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!(resumed.step, 1);
     run.until(3, &mut checkpoints, |_, saving| {
         assert!(matches!(saving, Saving::Saved(_)), "{saving:?}");

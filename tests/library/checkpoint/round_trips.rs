@@ -74,7 +74,10 @@ fn values_of_the_caller_come_back() {
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
     checkpoints.set("old", &2).unwrap();
     let mut run = Run::new();
-    checkpoints.resume_trainer(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     let sampler: (i32, String, f64) = checkpoints.get("sampler").unwrap().unwrap();
     assert_eq!(sampler, (3, "x".to_owned(), 0.1));
     assert_eq!(checkpoints.get::<i32>("old").unwrap(), Some(1));
@@ -210,7 +213,10 @@ fn several_trainers_resume_from_one_checkpoint() {
     train(&folder, 4, 2);
     let mut writer = Run::new();
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let resumed = checkpoints.resume_trainer(&mut writer.trainer).unwrap().unwrap();
+    let resumed = checkpoints
+        .resume_trainer(&mut writer.trainer)
+        .unwrap()
+        .unwrap();
     for _ in 0..2 {
         let mut reader = Run::new();
         let checkpoint = Checkpoint::open(&resumed.path).unwrap();

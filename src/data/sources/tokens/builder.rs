@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::dataset::Cut;
-use super::{TokenType, Tokens, header};
+use super::header::read_header;
+use super::{TokenType, Tokens};
 use crate::data::dataset::without_samples;
 use crate::data::sources::open;
 use crate::error::{DataError, Error, Result, invalid};
@@ -129,7 +130,7 @@ impl TokensBuilder {
                 let file = open(path)?;
                 let known = match self.header {
                     Some(_) => None,
-                    None => header::read(&file, self.token)?,
+                    None => read_header(&file, self.token)?,
                 };
                 let (token, header) = known.unwrap_or_else(|| {
                     let token = self.token.unwrap_or(TokenType::U16);

@@ -71,10 +71,7 @@ fn refused<D: Dataset>(dataset: &D, index: usize) -> BoxedError {
 fn is_out_of_range<D: Dataset>(dataset: &D) {
     for index in [dataset.len(), usize::MAX] {
         let error = refused(dataset, index);
-        let end = format!(
-            " has {} samples, not one at {index}",
-            dataset.len()
-        );
+        let end = format!(" has {} samples, not one at {index}", dataset.len());
         let own = error.downcast_ref::<candle_headroom::Error>();
         assert!(own.is_some_and(candle_headroom::Error::is_data), "{error}");
         assert!(error.to_string().ends_with(&end), "{error}");

@@ -155,7 +155,10 @@ fn what_cannot_be_opened_is_refused() {
         "has no column `label`; it has id, text, image, tokens, counts, score, kind"
     );
     let is_setting = |error: candle_headroom::Error| {
-        error.is_data() && error.to_string().contains("at least one file and one column")
+        error.is_data()
+            && error
+                .to_string()
+                .contains("at least one file and one column")
     };
     let none: [&str; 0] = [];
     assert!(is_setting(
