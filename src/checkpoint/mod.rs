@@ -70,7 +70,7 @@
 //! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
 //!   keep no copy of what they had.
-//! - All return the same outcome. Where rank 0 cannot write, the others' error is [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
+//! - All return the same outcome. Where rank 0 cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.
