@@ -25,7 +25,7 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Opens the folder, and goes on from its latest checkpoint if asked. `run` describes the options that a resumed run must have again,
+    /// Opens the folder, and goes on from its latest checkpoint if asked. Returns the loader at its next batch. `run` describes the options that a resumed run must have again,
     /// each in a line.
     pub fn open<B: Tensors + Send + 'static>(
         options: &SaveOptions,
@@ -33,14 +33,15 @@ impl Saving {
         group: &Group,
         output: Output,
         trainer: &mut Trainer,
-        loader: &mut Loader<B>,
-    ) -> Result<Self> {
+        loader: Loader<B>,
+    ) -> Result<(Self, Loader<B>)> {
         let Some(folder) = options.checkpoint.clone() else {
-            return Ok(Self {
+            let saving = Self {
                 output,
                 checkpoints: None,
                 folder: PathBuf::new(),
-            });
+            };
+            return Ok((saving, loader));
         };
         match Checkpoint::latest(&folder)? {
             Some(latest) if options.resume => compare(run, &latest)?,
@@ -56,11 +57,9 @@ impl Saving {
             .keep_last(2);
         let signals = [Signal::Interrupt, Signal::Terminate, Signal::User1];
         let mut checkpoints = builder.on_signals(signals).open()?;
-        match checkpoints.resume(trainer)? {
-            Some(resumed) => {
-                loader.resume(trainer)?;
-                output.say(resumed)?;
-            }
+        let loader = checkpoints.resume(trainer, loader)?;
+        match checkpoints.resumed() {
+            Some(resumed) => output.say(resumed)?,
             None if options.resume => output.say(format!(
                 "{} holds no checkpoint: a new run",
                 folder.display()
@@ -69,11 +68,12 @@ impl Saving {
         }
         checkpoints.set(OPTIONS, run)?;
         let checkpoints = Some(checkpoints);
-        Ok(Self {
+        let saving = Self {
             output,
             checkpoints,
             folder,
-        })
+        };
+        Ok((saving, loader))
     }
 
     /// Saves if it is due. Returns why the run has to stop, if it has to.

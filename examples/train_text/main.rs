@@ -143,14 +143,8 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     if arguments.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut saving = Saving::open(
-        &arguments.save,
-        &[],
-        group,
-        output,
-        &mut trainer,
-        &mut loader,
-    )?;
+    let (mut saving, mut loader) =
+        Saving::open(&arguments.save, &[], group, output, &mut trainer, loader)?;
     let done = trainer.updates();
     if done >= arguments.steps as u64 {
         output.say(format!(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{DataError, Result};
+use crate::error::{Error, Result, invalid};
 
 /// The largest sum of weights, so that products with numbers of samples cannot overflow.
 const MOST: usize = usize::MAX >> 8;
@@ -46,9 +46,9 @@ impl Division {
     /// [`equal`](Self::equal) parts.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if there are no weights, if all are 0, or if their sum is too large.
+    /// An [error of data](Error::is_data) if there are no weights, if all are 0, or if their sum is too large.
     pub fn weighted(weights: impl Into<Vec<usize>>) -> Result<Self> {
-        Ok(Self::try_from(weights.into())?)
+        Self::try_from(weights.into())
     }
 
     /// Returns the number of ranks.
@@ -118,16 +118,17 @@ fn weighted(weights: &[usize], samples: usize) -> impl Iterator<Item = Range<usi
 }
 
 impl TryFrom<Vec<usize>> for Division {
-    type Error = DataError;
+    type Error = Error;
 
-    fn try_from(weights: Vec<usize>) -> Result<Self, DataError> {
+    fn try_from(weights: Vec<usize>) -> Result<Self> {
         let sum = weights
             .iter()
             .try_fold(0_usize, |sum, weight| sum.checked_add(*weight));
         if !sum.is_some_and(|sum| (1..=MOST).contains(&sum)) {
-            return Err(DataError::Setting(format!(
+            return Err(invalid!(
+                Data,
                 "a division among ranks needs a weight for each rank, with a sum from 1 to {MOST}, got {weights:?}"
-            )));
+            ));
         }
         let is_equal = weights.windows(2).all(|pair| pair.first() == pair.last());
         Ok(Self {

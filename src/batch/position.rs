@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::division::Division;
 use super::fingerprint::Fingerprint;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How far a loader has been read: a few numbers, however long the dataset is. Batches that were read ahead do not count.
 ///

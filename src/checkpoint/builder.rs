@@ -8,7 +8,7 @@ use super::checkpoints::Checkpoints;
 use super::settings::Settings;
 use super::signal::Signal;
 use crate::distributed::Group;
-use crate::error::{CheckpointError, Result};
+use crate::error::{Result, invalid};
 
 /// Options of [`Checkpoints`]; made by [`Checkpoints::builder`].
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ impl CheckpointsBuilder {
     /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File` if it cannot be created or written. In a group
+    /// An [error of checkpoints](crate::Error::is_checkpoint) for a 0; [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File` if it cannot be created or written. In a group
     /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();
@@ -121,8 +121,7 @@ impl CheckpointsBuilder {
             ("shard_size", self.settings.shard_bytes == 0),
         ];
         if let Some((name, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) {
-            let problem = format!("`{name}` must be above 0, got 0");
-            return Err(CheckpointError::Setting(problem).into());
+            return Err(invalid!(Checkpoint, "`{name}` must be above 0, got 0"));
         }
         Ok(())
     }

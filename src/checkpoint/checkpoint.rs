@@ -8,9 +8,8 @@ use super::document::Document;
 use super::folder::checkpoints;
 use super::load::{Tolerance, check_memory, fit};
 use super::tensors::Tensors;
-use super::unfit::Unfit;
 use super::verify::verified;
-use crate::error::{CheckpointError, Result, Skipped};
+use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
 use crate::optim::StateDict;
 use crate::train::Resumable;
@@ -55,8 +54,7 @@ impl Checkpoint {
     /// `Version` if another version of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let read = verified(&path).map_err(|unfit| unfit.into_error(&path))?;
-        let (document, files) = read;
+        let (document, files) = verified(&path)?;
         Ok(Self {
             path,
             document,
@@ -90,11 +88,11 @@ impl Checkpoint {
                     }
                     // Its run has replaced it by a newer one.
                     Err(_) if matches!(path.try_exists(), Ok(false)) => {}
-                    Err(Unfit::Damaged(problem)) => {
+                    Err(CheckpointError::Damaged { problem, .. }) => {
                         tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
                         skipped.push(Skipped::new(&path, problem));
                     }
-                    Err(other) => return Err(other.into_error(&path).into()),
+                    Err(other) => return Err(other.into()),
                 }
             }
             if checkpoints(folder)?.first() != names.first() {
@@ -134,7 +132,7 @@ impl Checkpoint {
     /// The value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
     ///
     /// # Errors
-    /// [`CheckpointError::Value`] if it is not a `T`.
+    /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         get(&self.document.values, key)
     }
@@ -161,7 +159,8 @@ impl Checkpoint {
     /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `Name`, `File` if a file has changed;
+    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `File` if a file has changed; an [error of
+    /// checkpoints](Error::is_checkpoint) if two parameters have one name;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
@@ -218,9 +217,17 @@ pub(super) fn get<T: DeserializeOwned>(
     key: &str,
 ) -> Result<Option<T>> {
     let value = values.get(key).map(T::deserialize);
-    let value = value.transpose().map_err(|reason| {
-        let key = key.to_owned();
-        CheckpointError::Value { key, reason }
-    });
-    Ok(value?)
+    value.transpose().map_err(unusable(key))
+}
+
+/// The error for a value that cannot be written as JSON, or that is saved as another type.
+pub(super) fn unusable(key: &str) -> impl FnOnce(serde_json::Error) -> Error {
+    move |reason| {
+        let text = format!(
+            "the value `{key}` cannot be converted: {reason}; save and read it as the same type, one that JSON can hold"
+        );
+        Invalid::new(Subject::Checkpoint, text)
+            .showing(reason)
+            .into()
+    }
 }

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::folder::{Folder, checkpoints};
 use super::metrics::{Metrics, loss};
-use super::outcome::{Saving, Stopped};
+use super::outcome::{Resumed, Saving, Stopped, is_of_saving, shared};
 use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::settings::Settings;
 use super::signals::Watch;
 use super::writer::{Ended, Writer};
 use crate::distributed::Group;
-use crate::error::{CheckpointError, Error, Result};
+use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::train::{Resumable, StepReport};
 
 /// The name of the call in which ranks meet.
@@ -35,9 +35,11 @@ pub struct Checkpoints {
     /// The highest step that was in the folder, until the run resumes.
     pub(super) unread: Option<u64>,
     pub(super) ranks: Ranks,
+    /// Where the run continued.
+    pub(super) resumed: Option<Resumed>,
     /// The last checkpoint that was written or resumed from.
     pub(super) last: Option<PathBuf>,
-    pub(super) last_error: Option<Arc<CheckpointError>>,
+    pub(super) last_error: Option<Arc<Error>>,
 }
 
 impl Checkpoints {
@@ -64,9 +66,8 @@ impl Checkpoints {
             true => Folder::open(folder)?,
             false => Folder::of_other(folder),
         };
-        let signals = Watch::start(&settings.signals).map_err(|error| {
-            CheckpointError::Setting(format!("`on_signals` is not possible here: {error}"))
-        })?;
+        let signals = Watch::start(&settings.signals)
+            .map_err(|error| invalid!(Checkpoint, "`on_signals` is not possible here: {error}"))?;
         Ok(Self {
             unread: checkpoints(&folder.path)?.first().map(|name| name.step),
             schedule: Schedule::new(settings.every_updates, settings.every_duration),
@@ -77,6 +78,7 @@ impl Checkpoints {
             values: BTreeMap::new(),
             metrics: Metrics::default(),
             ranks: Ranks::default(),
+            resumed: None,
             last: None,
             last_error: None,
         })
@@ -89,8 +91,8 @@ impl Checkpoints {
     /// [`last_error`](Self::last_error), and tried again.
     ///
     /// # Errors
-    /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; `Name`; and errors of reading the trainer's
-    /// state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; an [error of checkpoints](Error::is_checkpoint) if two
+    /// parameters have one name; and errors of reading the trainer's state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn after<T: Resumable + ?Sized>(
         &mut self,
         report: &StepReport,
@@ -116,7 +118,7 @@ impl Checkpoints {
             own.settle();
             match own.save(trainer, loss(report)) {
                 // Such as two parameters of one name.
-                Err(Error::Checkpoint(error)) => Ok(Saving::Failed(Arc::from(error))),
+                Err(error) if is_of_saving(&error) => Ok(Saving::Failed(Arc::new(error))),
                 saved => saved.map(Saving::from),
             }
         });
@@ -136,8 +138,8 @@ impl Checkpoints {
     /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
     ///
     /// # Errors
-    /// [`CheckpointError`], which after a failed write [`last_error`](Self::last_error) returns too, and the next [`after`](Self::after)
-    /// tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// An [error of checkpoints](Error::is_checkpoint), which after a failed write holds the one that [`last_error`](Self::last_error) returns,
+    /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
         let saved = self.as_writer(trainer, |own| {
@@ -145,17 +147,17 @@ impl Checkpoints {
             own.save(trainer, None).map(Saving::from)
         });
         let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
-        Ok(saved.written().map_err(CheckpointError::Earlier)?)
+        saved.written().map_err(shared)
     }
 
     /// Waits until the checkpoint that is written in the background is on the disk; in a group on all ranks.
     ///
     /// # Errors
-    /// [`CheckpointError`] if it could not be written. The next [`after`](Self::after) tries again.
+    /// An [error of checkpoints](Error::is_checkpoint) if it could not be written. The next [`after`](Self::after) tries again.
     pub fn flush(&mut self) -> Result<()> {
         let ended = self.wait();
         match self.together("flush", ended)? {
-            Some(Saving::Failed(error)) => Err(CheckpointError::Earlier(error).into()),
+            Some(Saving::Failed(error)) => Err(shared(error)),
             _ => Ok(()),
         }
     }

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::unfit::{Unfit, VERSION, read_json};
+use super::unfit::{VERSION, read_json};
+use crate::error::CheckpointError;
 
 pub(super) const STATE: &str = "state.json";
 
@@ -36,7 +38,8 @@ impl Document {
         }
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
-        read_json(STATE, bytes)
+    /// Of the checkpoint at `path`.
+    pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
+        read_json(path, STATE, bytes)
     }
 }

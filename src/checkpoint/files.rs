@@ -10,8 +10,6 @@ use crate::error::CheckpointError;
 use crate::files;
 use crate::testing::{FileOperation, inject_file};
 
-type Result<T> = std::result::Result<T, CheckpointError>;
-
 /// Smaller pieces are collected, so that a file of many small tensors takes few system calls.
 const COLLECTED: usize = 1 << 20;
 
@@ -26,7 +24,7 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    pub(super) fn create(path: PathBuf) -> Result<Self> {
+    pub(super) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let create = || {
             inject_file(FileOperation::Create, &path)?;
             OpenOptions::new().write(true).create_new(true).open(&path)
@@ -40,7 +38,7 @@ impl NewFile {
         })
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         if self.collected.len() + bytes.len() > COLLECTED {
             self.write_collected()?;
         }
@@ -52,14 +50,14 @@ impl NewFile {
     }
 
     /// Writes what is still collected, and frees its memory.
-    pub(super) fn end(&mut self) -> Result<()> {
+    pub(super) fn end(&mut self) -> Result<(), CheckpointError> {
         self.write_collected()?;
         self.collected = Vec::new();
         Ok(())
     }
 
     /// Waits until the file, which was [ended](Self::end), is on the disk, and returns its size and its CRC-32.
-    pub(super) fn finish(self) -> Result<(u64, u32)> {
+    pub(super) fn finish(self) -> Result<(u64, u32), CheckpointError> {
         let sync = || {
             inject_file(FileOperation::Sync, &self.path)?;
             self.file.sync_all()
@@ -68,7 +66,7 @@ impl NewFile {
         Ok((self.size, self.hasher.finalize()))
     }
 
-    fn write_collected(&mut self) -> Result<()> {
+    fn write_collected(&mut self) -> Result<(), CheckpointError> {
         let mut collected = std::mem::take(&mut self.collected);
         if !collected.is_empty() {
             self.write_through(&collected)?;
@@ -79,7 +77,7 @@ impl NewFile {
     }
 
     /// Writes pieces that the processor's cache holds, so that the checksum reads them from there.
-    fn write_through(&mut self, bytes: &[u8]) -> Result<()> {
+    fn write_through(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for piece in bytes.chunks(COLLECTED) {
             let mut write = || {
                 inject_file(FileOperation::Write, &self.path)?;
@@ -93,7 +91,7 @@ impl NewFile {
     }
 }
 
-pub(super) fn create_folder(path: &Path) -> Result<()> {
+pub(super) fn create_folder(path: &Path) -> Result<(), CheckpointError> {
     inject_file(FileOperation::Create, path)
         .and_then(|()| fs::create_dir(path))
         .map_err(CheckpointError::file("create", path))
@@ -101,7 +99,7 @@ pub(super) fn create_folder(path: &Path) -> Result<()> {
 
 /// Waits until the entries of a folder are on the disk. Some network file systems cannot flush a folder, and elsewhere than on Unix
 /// it cannot be opened.
-pub(super) fn sync_folder(path: &Path) -> Result<()> {
+pub(super) fn sync_folder(path: &Path) -> Result<(), CheckpointError> {
     let sync = || {
         inject_file(FileOperation::Sync, path)?;
         if cfg!(unix) {
@@ -115,14 +113,14 @@ pub(super) fn sync_folder(path: &Path) -> Result<()> {
     sync().map_err(CheckpointError::file("flush", path))
 }
 
-pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
     inject_file(FileOperation::Rename, from)
         .and_then(|()| fs::rename(from, to))
         .map_err(CheckpointError::file("rename", from))
 }
 
 /// Removes a folder and the files in it. Of a link only the link itself is removed.
-pub(super) fn remove_folder(path: &Path) -> Result<()> {
+pub(super) fn remove_folder(path: &Path) -> Result<(), CheckpointError> {
     let remove = || {
         if !fs::symlink_metadata(path)?.is_dir() {
             inject_file(FileOperation::Remove, path)?;

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::tensors::{Saved, Tensors};
-use crate::error::{CheckpointError, Result};
+use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::names::Patterns;
 use crate::optim::Parameter;
@@ -29,7 +29,7 @@ pub(super) fn fit<'a>(
     let mut names = BTreeSet::new();
     for Parameter { name, var, .. } in parameters {
         if !names.insert(name.as_str()) {
-            return Err(CheckpointError::Name(name.clone()).into());
+            return Err(listed_twice(name));
         }
         match saved.get(name) {
             Some(saved) => match difference(saved, var) {
@@ -53,6 +53,14 @@ pub(super) fn fit<'a>(
         }
         .into()),
     }
+}
+
+/// The error for a name of two parameters, of which a file can hold only one.
+pub(super) fn listed_twice(name: &str) -> Error {
+    invalid!(
+        Checkpoint,
+        "two parameters have the name `{name}`: give each its own"
+    )
 }
 
 fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {

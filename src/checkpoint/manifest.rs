@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use memchr::memmem::rfind;
 use serde::{Deserialize, Serialize};
 
-use super::unfit::{Unfit, VERSION, read_json};
+use super::unfit::{VERSION, read_json};
+use crate::error::CheckpointError;
 use crate::files::is_plain;
 
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -46,34 +48,27 @@ impl Manifest {
         }
     }
 
-    pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        let mut sealed = self.clone();
-        sealed.crc32.clear();
-        sealed.crc32 = hexadecimal(crc32fast::hash(&serde_json::to_vec_pretty(&sealed)?));
-        serde_json::to_vec_pretty(&sealed)
+    pub(super) fn into_bytes(mut self) -> serde_json::Result<Vec<u8>> {
+        self.crc32 = hexadecimal(crc32fast::hash(&serde_json::to_vec_pretty(&self)?));
+        serde_json::to_vec_pretty(&self)
     }
 
-    /// Reads a manifest that is, byte by byte, as this crate writes it.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
-        let wrong = || Unfit::Damaged(format!("{MANIFEST}: its checksum does not match"));
-        match read_json::<Self>(MANIFEST, bytes) {
-            Ok(manifest) if manifest.to_bytes().ok().as_deref() == Some(bytes) => {
-                match manifest.files.keys().find(|file| !is_plain(file)) {
-                    Some(file) => Err(Unfit::Damaged(format!(
-                        "{MANIFEST}: `{file}` is not a file of this folder"
-                    ))),
-                    None => Ok(manifest),
-                }
-            }
-            Ok(_) => Err(wrong()),
-            // The number may be the damage.
-            Err(Unfit::Version(_)) if !is_sealed(bytes) => Err(wrong()),
-            Err(other) => Err(other),
+    /// Reads the manifest of the checkpoint at `path`.
+    pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let damaged =
+            |problem: String| CheckpointError::damaged(path, format!("{MANIFEST}: {problem}"));
+        if !is_sealed(bytes) {
+            return Err(damaged("its checksum does not match".to_owned()));
+        }
+        let manifest: Self = read_json(path, MANIFEST, bytes)?;
+        match manifest.files.keys().find(|file| !is_plain(file)) {
+            Some(file) => Err(damaged(format!("`{file}` is not a file of this folder"))),
+            None => Ok(manifest),
         }
     }
 }
 
-/// Whether the checksum at the end is that of the rest, as in every version.
+/// Whether the checksum at the end is that of the rest, as in every version. So each byte is as this crate wrote it.
 fn is_sealed(bytes: &[u8]) -> bool {
     const FIELD: &[u8] = b"\"crc32\": \"";
     let is_sealed = || {

@@ -20,7 +20,7 @@
 //!     .lowest("loss")
 //!     .on_signals([Signal::Terminate, Signal::User1])
 //!     .open()?;
-//! if let Some(resumed) = checkpoints.resume(&mut trainer)? {
+//! if let Some(resumed) = checkpoints.resume_trainer(&mut trainer)? {
 //!     println!("{resumed}"); // resumed at step 4 from run-7/step-000000004
 //! }
 //! for _ in trainer.updates()..4 {
@@ -37,6 +37,8 @@
 //! # assert!(folder.join("step-000000004/model.safetensors").exists());
 //! # Ok::<(), candle_headroom::Error>(())
 //! ```
+//!
+//! A run that reads a [loader](crate::data::Loader) calls [`resume`](Checkpoints::resume), which also returns the loader at its next batch.
 //!
 //! # A checkpoint
 //! A folder such as `step-000000100`:
@@ -63,12 +65,12 @@
 //!
 //! # Several ranks
 //! With [`group`](CheckpointsBuilder::group) all ranks call [`after`](Checkpoints::after), [`save_now`](Checkpoints::save_now),
-//! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume`](Checkpoints::resume) at the same
+//! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume_trainer`](Checkpoints::resume_trainer) at the same
 //! points, and each call does the same on all of them:
 //! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
 //!   keep no copy of what they had.
-//! - All return the same outcome. Where rank 0 cannot write, the others' error is [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
+//! - All return the same outcome. Where rank 0 cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.

@@ -8,7 +8,7 @@ use super::content::{open, read_all};
 use super::load::{Tolerance, check_memory, fit};
 use super::manifest::MANIFEST;
 use super::tensors::Tensors;
-use crate::error::{CheckpointError, Result};
+use crate::error::{CheckpointError, Result, invalid};
 use crate::files::is_plain;
 use crate::optim::{Group, Parameter};
 
@@ -87,7 +87,7 @@ impl LoadModel {
     ///
     /// # Errors
     /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `Version`, `File` if there is nothing to load or it
-    /// cannot be read, `Memory`, and `Setting` if two tensors get one name. No parameter has changed then.
+    /// cannot be read, and `Memory`; and an [error of checkpoints](crate::Error::is_checkpoint) if two tensors get one name. No parameter has changed then.
     pub fn into_parameters(self, parameters: impl Into<Group>) -> Result<()> {
         let parameters: Vec<_> = parameters.into().named(0).collect();
         let path = &self.path;
@@ -135,9 +135,7 @@ impl LoadModel {
     fn load(&self, path: &Path, tensors: Tensors<'_>, parameters: &[Parameter]) -> Result<()> {
         let renamed = tensors
             .renamed(|name| self.new_name(name))
-            .map_err(|name| {
-                CheckpointError::Setting(format!("`rename` gives two tensors the name `{name}`"))
-            })?;
+            .map_err(|name| invalid!(Checkpoint, "`rename` gives two tensors the name `{name}`"))?;
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
         check_memory(path, renamed.bytes())?;
         fitting.set(|set| set)

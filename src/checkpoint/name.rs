@@ -4,8 +4,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::{fmt, fs};
 
-use regex_lite::Regex;
-
 /// The name of a checkpoint's folder: `step-000000100`, and `step-000000100-2` for a second one of the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
@@ -20,14 +18,6 @@ pub(super) static WRITER: LazyLock<String> = LazyLock::new(|| {
     let host = crc32fast::hash(&boot.unwrap_or_else(|_| crate::host::name().into()));
     let process = RandomState::new().hash_one(()) as u32;
     format!("{host:08x}-{process:08x}")
-});
-
-/// A checkpoint or a rescue while its folder is being written or removed, and the writer.
-static PARTIAL: LazyLock<Result<Regex, regex_lite::Error>> = LazyLock::new(|| {
-    let step = r"step-(\d{9}|[1-9]\d{9,19})";
-    Regex::new(&format!(
-        r"^{step}(-\d+|\.rescue(-\d+)?)?\.partial-([0-9a-f]{{8}}-[0-9a-f]{{8}})$"
-    ))
 });
 
 impl Name {
@@ -50,10 +40,26 @@ impl Name {
         format!("{text}.partial-{}", *WRITER)
     }
 
-    /// The [writer](WRITER) of the folder of this name, if it is partial.
+    /// The [writer](WRITER) of the folder of this name, if it is that of a checkpoint or a rescue which is being written or removed.
     pub(super) fn writer(text: &str) -> Option<&str> {
-        let found = PARTIAL.as_ref().ok()?.captures(text)?;
-        found.get(4).map(|writer| writer.as_str())
+        let (name, writer) = text.split_once(".partial-")?;
+        let (name, copy) = name.split_once(".rescue").unwrap_or((name, ""));
+        let is_copy = |copy: &str| {
+            copy.strip_prefix('-')
+                .is_some_and(|it| it.parse::<u32>().is_ok())
+        };
+        let is_hexadecimal = |part: &str| {
+            part.len() == 8
+                && part
+                    .bytes()
+                    .all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        let (host, process) = writer.split_once('-')?;
+        let is_ours = Self::parse(name).is_some()
+            && (copy.is_empty() || is_copy(copy))
+            && is_hexadecimal(host)
+            && is_hexadecimal(process);
+        is_ours.then_some(writer)
     }
 }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::signal::Signal;
-use crate::error::{CheckpointError, Skipped};
+use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 
 /// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
 #[derive(Debug, Clone)]
@@ -20,11 +20,22 @@ pub enum Saving {
     Busy,
     /// A checkpoint could not be written. The older ones are as they were, and it is tried again: after the next update, then after
     /// 2, 4, 8 and so on up to 1024 updates.
-    Failed(Arc<CheckpointError>),
+    Failed(Arc<Error>),
 }
 
 /// The path of a checkpoint on the disk, or the error.
-pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
+pub(super) type Written = Result<PathBuf, Arc<Error>>;
+
+/// Whether training goes on after this error of saving, which is tried again. Others are errors of the trainer, or of its device.
+pub(super) fn is_of_saving(error: &Error) -> bool {
+    matches!(error, Error::Checkpoint(_)) || error.is_checkpoint()
+}
+
+/// An error that the caller gets, and that is kept.
+pub(super) fn shared(error: Arc<Error>) -> Error {
+    let invalid = Invalid::new(Subject::Checkpoint, error.to_string());
+    invalid.showing(error).into()
+}
 
 impl From<Written> for Saving {
     fn from(written: Written) -> Self {
@@ -41,7 +52,9 @@ impl Saving {
         match self {
             Self::Saved(path) => Ok(path),
             Self::Failed(error) => Err(error),
-            other => Err(CheckpointError::peer(format!("it ended as {other:?}"))),
+            other => Err(Arc::new(
+                CheckpointError::peer(format!("it ended as {other:?}")).into(),
+            )),
         }
     }
 }
@@ -55,7 +68,7 @@ pub struct Stopped {
     /// Number of updates so far.
     pub step: u64,
     /// The checkpoint, or why it could not be saved.
-    pub saved: Result<PathBuf, Arc<CheckpointError>>,
+    pub saved: Result<PathBuf, Arc<Error>>,
 }
 
 impl fmt::Display for Stopped {
@@ -68,7 +81,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// Where a run continues; from [`Checkpoints::resume`](super::Checkpoints::resume).
+/// Where a run continues; from [`Checkpoints::resumed`](super::Checkpoints::resumed).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resumed {
@@ -78,6 +91,9 @@ pub struct Resumed {
     pub path: PathBuf,
     /// Newer checkpoints that are damaged, newest first.
     pub skipped: Vec<Skipped>,
+    /// What has changed in the loader's data since the run was saved, each with both values. Changes are an error unless the loader accepts
+    /// them.
+    pub changes: Vec<String>,
 }
 
 impl fmt::Display for Resumed {
@@ -90,6 +106,9 @@ impl fmt::Display for Resumed {
         )?;
         for skipped in &self.skipped {
             write!(f, "; skipped {skipped}")?;
+        }
+        if !self.changes.is_empty() {
+            write!(f, "; the data has changed: {}", self.changes.join(", "))?;
         }
         Ok(())
     }

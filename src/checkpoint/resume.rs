@@ -11,6 +11,10 @@ use super::document::Document;
 use super::load::check_memory;
 use super::name::{Name, file_name};
 use super::outcome::Resumed;
+#[cfg(feature = "data")]
+use crate::batch::Consumer;
+#[cfg(feature = "data")]
+use crate::data::{Loader, Tensors};
 use crate::distributed::Group;
 use crate::elements::size;
 use crate::error::{Error, GroupError, Result, Skipped};
@@ -34,8 +38,68 @@ struct Head {
 }
 
 impl Checkpoints {
-    /// Continues from the newest intact checkpoint: sets the model's parameters in place, and the trainer's state. Returns `None` if the
-    /// folder holds no checkpoint. The saved values replace those that were [set](Self::set) before.
+    /// Continues from the newest intact checkpoint: sets the model's parameters in place, and the trainer's state, and returns the loader at
+    /// the batch that comes next. Without a checkpoint the loader begins anew. [`resumed`](Self::resumed) tells which of the two it is.
+    ///
+    /// The returned loader borrows nothing. It is an iterator over the batches that are left, and gives them
+    /// [epoch by epoch](Loader::epochs) for two nested loops:
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::checkpoint::Checkpoints;
+    /// use candle_headroom::data::{Loader, TensorDataset, stack};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path().join("run-7");
+    /// fn train(folder: &std::path::Path) -> candle_headroom::Result<u64> {
+    ///     let w = Var::new(&[1f32], &Device::Cpu)?;
+    ///     let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    ///     let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    ///     let numbers = TensorDataset::new(Tensor::arange(0f32, 6., &Device::Cpu)?)?;
+    ///     let loader = Loader::builder(numbers, stack).batch(2).shuffle(7).epochs(2).build()?;
+    ///
+    ///     let mut checkpoints = Checkpoints::builder(folder).every_updates(1).open()?;
+    ///     let mut loader = checkpoints.resume(&mut trainer, loader)?;
+    ///     if let Some(resumed) = checkpoints.resumed() {
+    ///         println!("{resumed}"); // resumed at step 2 from run-7/step-000000002
+    ///     }
+    ///     for epoch in loader.epochs() {
+    ///         println!("epoch {}", epoch.number());
+    ///         for batch in epoch {
+    ///             let report = trainer.step(&batch?, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all())?;
+    ///             if checkpoints.after(&report, &trainer)?.is_break() {
+    ///                 return Ok(trainer.updates());
+    ///             }
+    ///         }
+    ///     }
+    ///     checkpoints.finish()?;
+    ///     Ok(trainer.updates())
+    /// }
+    /// assert_eq!([train(&folder)?, train(&folder)?], [6, 6]); // nothing was left to do
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// Call [`Loader::resume`] for further loaders of the run. Without a loader call [`resume_trainer`](Self::resume_trainer).
+    ///
+    /// # Errors
+    /// Those of [`resume_trainer`](Self::resume_trainer), and those of [`Loader::resume`], after which the trainer has the saved state.
+    #[cfg(feature = "data")]
+    pub fn resume<T, B>(&mut self, trainer: &mut T, mut loader: Loader<B>) -> Result<Loader<B>>
+    where
+        T: Resumable + Consumer + ?Sized,
+        B: Tensors + Send + 'static,
+    {
+        self.resume_trainer(trainer)?;
+        let continued = loader.resume(trainer)?;
+        if let (Some(resumed), Some(continued)) = (&mut self.resumed, continued) {
+            resumed.changes = continued.changes;
+        }
+        Ok(loader)
+    }
+
+    /// Continues from the newest intact checkpoint as [`resume`](Self::resume) does, for a trainer that is given batches from elsewhere than a
+    /// loader. Returns `None` if the folder holds no checkpoint. The saved values replace those that were [set](Self::set) before.
     ///
     /// Only the run's writer can do so. In a [group](super::CheckpointsBuilder::group) rank 0 reads the checkpoint and sends it to the others,
     /// which need no access to the folder.
@@ -46,7 +110,10 @@ impl Checkpoints {
     /// In a group also [`PeerFailed`](GroupError::PeerFailed) with another rank's error, [`Different`](GroupError::Different) if the ranks'
     /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost or memory ran out on one while the
     /// checkpoint was loaded: an update that follows is an error.
-    pub fn resume<T: Resumable + ?Sized>(&mut self, trainer: &mut T) -> Result<Option<Resumed>> {
+    pub fn resume_trainer<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &mut T,
+    ) -> Result<Option<Resumed>> {
         self.settle();
         let _working = self.ranks.working();
         let latest = match self.ranks.is_writer() {
@@ -78,11 +145,13 @@ impl Checkpoints {
         self.schedule.started(step);
         self.unread = None;
         self.last = Some(path.clone());
-        Ok(Some(Resumed {
+        self.resumed = Some(Resumed {
             step,
             path,
             skipped,
-        }))
+            changes: Vec::new(),
+        });
+        Ok(self.resumed.clone())
     }
 
     /// Loads rank 0's checkpoint on all ranks. The others change only when rank 0 has loaded it, so they keep no copy of what they had.

@@ -1,11 +1,11 @@
 use std::path::Path;
 
 use super::best::Best;
+use super::content::{open, read_all};
 use super::document::{Document, STATE};
 use super::folder::{checkpoints, remove};
 use super::name::Name;
 use crate::error::Result;
-use crate::fixed_file::FixedFile;
 
 /// What stays in a folder.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +63,8 @@ impl Keep {
 }
 
 fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
-    let state = FixedFile::open(&folder.join(name.to_string()).join(STATE)).ok()?;
-    let bytes = state.read(0..state.len()).ok()?;
-    Document::read(&bytes).ok()?.metrics.get(metric).copied()
+    let path = folder.join(name.to_string());
+    let bytes = read_all(&open(&path.join(STATE)).ok()?).ok()?;
+    let document = Document::read(&path, &bytes).ok()?;
+    document.metrics.get(metric).copied()
 }

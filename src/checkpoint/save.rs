@@ -5,11 +5,11 @@ use candle_core::Tensor;
 
 use super::checkpoints::Checkpoints;
 use super::document::Document;
-use super::outcome::{Saving, Written};
+use super::outcome::{Saving, Written, is_of_saving};
 use super::snapshot::Snapshot;
 use super::writer::write_and_rotate;
 use crate::elements::size;
-use crate::error::{CheckpointError, Error, Result};
+use crate::error::{Error, Result};
 use crate::memory::DeviceMemory;
 use crate::train::Resumable;
 
@@ -126,15 +126,15 @@ impl Checkpoints {
             Err(error) => {
                 self.schedule.failed(step);
                 self.metrics.failed();
-                match error {
-                    Error::Checkpoint(error) => Ok(Err(self.keep_error(*error))),
-                    other => Err(other),
+                match is_of_saving(&error) {
+                    true => Ok(Err(self.keep_error(error))),
+                    false => Err(error),
                 }
             }
         }
     }
 
-    fn keep_error(&mut self, error: CheckpointError) -> Arc<CheckpointError> {
+    fn keep_error(&mut self, error: Error) -> Arc<Error> {
         tracing::warn!(%error, "a checkpoint could not be written");
         let error = Arc::new(error);
         self.last_error = Some(Arc::clone(&error));

@@ -8,7 +8,7 @@ use super::files::NewFile;
 use super::manifest::Fingerprint;
 use super::tensor_files::{TensorFile, tensor_files};
 use crate::elements::{size, with_bytes};
-use crate::error::{CheckpointError, Result};
+use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::optim::StateDict;
 
 /// One thread's share of a copy: long enough that sharing costs nothing.
@@ -18,7 +18,7 @@ const SHARE: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) step: u64,
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<SavedFile>,
     /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
     pub(super) buffer: Vec<u8>,
     /// The model was copied: the snapshot stays as it is while the model is trained further.
@@ -26,7 +26,7 @@ pub(super) struct Snapshot {
 }
 
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct SavedFile {
     pub(super) name: String,
     header: Vec<u8>,
     content: Content,
@@ -59,17 +59,17 @@ impl Snapshot {
         let buffer = match buffer {
             Some(buffer) => copy(model, buffer, &mut files)?,
             None => {
-                files.extend(model.into_iter().map(File::of_tensors));
+                files.extend(model.into_iter().map(SavedFile::of_tensors));
                 Vec::new()
             }
         };
-        files.extend(optimizer.into_iter().map(File::of_tensors));
+        files.extend(optimizer.into_iter().map(SavedFile::of_tensors));
         let indices = [("model", model_index), ("optimizer", optimizer_index)];
         for (name, index) in indices {
             let name = format!("{name}.safetensors.index.json");
-            files.extend(index.map(|index| File::of_bytes(&name, index)));
+            files.extend(index.map(|index| SavedFile::of_bytes(&name, index)));
         }
-        files.push(File::of_bytes(STATE, json));
+        files.push(SavedFile::of_bytes(STATE, json));
         Ok(Self {
             step: document.step,
             files,
@@ -83,14 +83,14 @@ impl Snapshot {
         let json = serde_json::to_vec_pretty(document).map_err(candle_core::Error::wrap)?;
         Ok(Self {
             step: document.step,
-            files: vec![File::of_bytes(STATE, json)],
+            files: vec![SavedFile::of_bytes(STATE, json)],
             buffer: Vec::new(),
             is_copy: true,
         })
     }
 }
 
-impl File {
+impl SavedFile {
     fn of_tensors(file: TensorFile) -> Self {
         Self {
             name: file.name,
@@ -142,7 +142,11 @@ impl File {
 }
 
 /// Copies tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
-fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> Result<Vec<u8>> {
+fn copy(
+    model: Vec<TensorFile>,
+    mut buffer: Vec<u8>,
+    files: &mut Vec<SavedFile>,
+) -> Result<Vec<u8>> {
     let bytes = |file: &TensorFile| file.tensors.iter().map(size).sum::<usize>();
     let total: usize = model.iter().map(bytes).sum();
     buffer.resize(total, 0);
@@ -164,7 +168,7 @@ fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> R
             end += size(tensor);
             rest = after;
         }
-        files.push(File {
+        files.push(SavedFile {
             name: file.name,
             header: file.header,
             content: Content::Copied(start..end),
@@ -173,6 +177,6 @@ fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> R
     Ok(buffer)
 }
 
-fn misfit(file: &str) -> CheckpointError {
-    CheckpointError::Setting(format!("a tensor of {file} changed while it was copied"))
+fn misfit(file: &str) -> Error {
+    invalid!(Checkpoint, "a tensor of {file} changed while it was copied")
 }

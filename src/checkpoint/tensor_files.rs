@@ -3,8 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::Tensor;
 use serde_json::json;
 
+use super::load::listed_twice;
 use crate::elements::size;
-use crate::error::{CheckpointError, Result};
+use crate::error::Result;
 use crate::optim::{file_header, place_in_file};
 
 /// A safetensors file that is to be written.
@@ -27,7 +28,7 @@ pub(super) fn tensor_files(
         .iter()
         .find(|(name, _)| !names.insert(name.as_str()))
     {
-        return Err(CheckpointError::Name(twice.clone()).into());
+        return Err(listed_twice(twice));
     }
     tensors.sort_by_key(|(_, tensor)| place_in_file(tensor));
     let total: u64 = tensors.iter().map(|(_, tensor)| size(tensor) as u64).sum();

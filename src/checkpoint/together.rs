@@ -100,7 +100,7 @@ impl Told {
             Self::Started => Saving::Started,
             Self::Saved(name) => Saving::Saved(folder.join(name)),
             Self::Busy => Saving::Busy,
-            Self::Failed(reason) => Saving::Failed(CheckpointError::peer(reason)),
+            Self::Failed(reason) => Saving::Failed(Arc::new(CheckpointError::peer(reason).into())),
         }
     }
 }

@@ -3,24 +3,22 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::checkpoint::get;
+use super::checkpoint::{get, unusable};
 use super::checkpoints::Checkpoints;
 use super::finite::check_finite;
+use super::outcome::Resumed;
 use super::signal::Signal;
-use crate::error::{CheckpointError, Result};
+use crate::error::{Error, Result};
 
 impl Checkpoints {
     /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
     /// [`resume`](Self::resume) all ranks have them.
     ///
     /// # Errors
-    /// [`CheckpointError::Value`] if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
+    /// An [error of checkpoints](Error::is_checkpoint) if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
         let value = check_finite(value).and_then(|()| serde_json::to_value(value));
-        let value = value.map_err(|reason| {
-            let key = key.to_owned();
-            CheckpointError::Value { key, reason }
-        })?;
+        let value = value.map_err(unusable(key))?;
         self.values.insert(key.to_owned(), value);
         Ok(())
     }
@@ -28,7 +26,7 @@ impl Checkpoints {
     /// The value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one.
     ///
     /// # Errors
-    /// [`CheckpointError::Value`] if it is not a `T`.
+    /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         get(&self.values, key)
     }
@@ -37,6 +35,11 @@ impl Checkpoints {
     /// not finite is ignored. A step that is saved again keeps its numbers.
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.give(name, value);
+    }
+
+    /// Where the run continued; `None` for a run that began anew.
+    pub fn resumed(&self) -> Option<&Resumed> {
+        self.resumed.as_ref()
     }
 
     /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
@@ -56,14 +59,14 @@ impl Checkpoints {
     }
 
     /// The last error of writing, until a checkpoint is written.
-    pub fn last_error(&self) -> Option<&CheckpointError> {
+    pub fn last_error(&self) -> Option<&Error> {
         self.last_error.as_deref()
     }
 
     /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
     ///
     /// # Errors
-    /// [`CheckpointError::File`] if the folder cannot be read.
+    /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.
     pub fn best(&self) -> Result<Option<PathBuf>> {
         let path = &self.folder.path;
         let name = self.settings.keep.best(path)?;

@@ -5,7 +5,8 @@ use super::content::{open, open_checked, read_all};
 use super::document::{Document, STATE};
 use super::manifest::{Fingerprint, MANIFEST, Manifest};
 use super::name::Name;
-use super::unfit::Unfit;
+use super::unfit::unread;
+use crate::error::CheckpointError;
 use crate::fixed_file::FixedFile;
 
 /// The longest manifest in bytes, of more than 100,000 files.
@@ -14,12 +15,13 @@ const MOST: u64 = 16 << 20;
 pub(super) type Verified = (Document, BTreeMap<String, FixedFile>);
 
 /// Compares every file with the manifest.
-pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
+pub(super) fn verified(path: &Path) -> Result<Verified, CheckpointError> {
+    let damaged = |problem: String| CheckpointError::damaged(path, problem);
     let manifest = read_manifest(path)?;
     let folder = path.file_name().and_then(|name| name.to_str());
     let name = folder.and_then(Name::parse);
     if let Some(name) = name.filter(|name| name.step != manifest.step) {
-        return Err(Unfit::Damaged(format!(
+        return Err(damaged(format!(
             "{MANIFEST} is that of step {}, not {}",
             manifest.step, name.step
         )));
@@ -27,31 +29,31 @@ pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
     let mut files = BTreeMap::new();
     for (file, expected) in &manifest.files {
         let open = open_checked(&path.join(file));
-        let (content, Fingerprint { bytes, crc32 }) = open.map_err(Unfit::reading(file))?;
+        let (content, Fingerprint { bytes, crc32 }) = open.map_err(unread(path, file))?;
         if bytes != expected.bytes {
             let problem = format!("{file} has {bytes} bytes, not {}", expected.bytes);
-            return Err(Unfit::Damaged(problem));
+            return Err(damaged(problem));
         }
         if crc32 != expected.crc32 {
             let problem = format!("{file} has checksum {crc32}, not {}", expected.crc32);
-            return Err(Unfit::Damaged(problem));
+            return Err(damaged(problem));
         }
         files.insert(file.clone(), content);
     }
-    let missing = || Unfit::Damaged(format!("{STATE} is missing"));
-    let state = read_all(files.get(STATE).ok_or_else(missing)?);
-    let document = Document::read(&state.map_err(Unfit::reading(STATE))?)?;
+    let state = files.get(STATE);
+    let state = state.ok_or_else(|| damaged(format!("{STATE} is missing")))?;
+    let document = Document::read(path, &read_all(state).map_err(unread(path, STATE))?)?;
     match document.rescued_from {
-        Some(_) => Err(Unfit::Damaged("it is a rescue, without tensors".to_owned())),
+        Some(_) => Err(damaged("it is a rescue, without tensors".to_owned())),
         None => Ok((document, files)),
     }
 }
 
-pub(super) fn read_manifest(path: &Path) -> Result<Manifest, Unfit> {
-    let file = open(&path.join(MANIFEST)).map_err(Unfit::reading(MANIFEST))?;
+pub(super) fn read_manifest(path: &Path) -> Result<Manifest, CheckpointError> {
+    let file = open(&path.join(MANIFEST)).map_err(unread(path, MANIFEST))?;
     if file.len() > MOST {
         let problem = format!("{MANIFEST} has {} bytes, more than {MOST}", file.len());
-        return Err(Unfit::Damaged(problem));
+        return Err(CheckpointError::damaged(path, problem));
     }
-    Manifest::read(&read_all(&file).map_err(Unfit::reading(MANIFEST))?)
+    Manifest::read(path, &read_all(&file).map_err(unread(path, MANIFEST))?)
 }

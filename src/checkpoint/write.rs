@@ -5,7 +5,7 @@ use super::files::{NewFile, create_folder, remove_folder, rename, sync_folder};
 use super::folder::checkpoints;
 use super::manifest::{Fingerprint, MANIFEST, Manifest};
 use super::name::Name;
-use super::snapshot::{File, Snapshot};
+use super::snapshot::{SavedFile, Snapshot};
 use super::verify::{read_manifest, verified};
 use crate::error::Result;
 
@@ -81,7 +81,7 @@ fn write_as(snapshot: &Snapshot, folder: &Path, name: &str) -> Result<PathBuf> {
 
 fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
     create_folder(partial)?;
-    let write = |file: &File| {
+    let write = |file: &SavedFile| {
         let mut new = NewFile::create(partial.join(&file.name))?;
         file.write(&mut new, &snapshot.buffer)?;
         new.end()?;
@@ -95,8 +95,8 @@ fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
             files.insert(file.name.clone(), Fingerprint::new(new.finish()?));
         }
     }
-    let manifest = Manifest::new(snapshot.step, files).to_bytes();
+    let manifest = Manifest::new(snapshot.step, files).into_bytes();
     let manifest = manifest.map_err(candle_core::Error::wrap)?;
-    write(&File::of_bytes(MANIFEST, manifest))?.finish()?;
+    write(&SavedFile::of_bytes(MANIFEST, manifest))?.finish()?;
     Ok(sync_folder(partial)?)
 }

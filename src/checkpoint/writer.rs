@@ -4,7 +4,7 @@ use std::thread::{Builder, JoinHandle};
 use super::rotate::Keep;
 use super::snapshot::Snapshot;
 use super::write::write;
-use crate::error::{CheckpointError, Result};
+use crate::error::{Error, Result, invalid};
 
 /// Writes snapshots, at most one at a time in the background.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Writer {
             (std::mem::take(&mut snapshot.buffer), path)
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
-        let thread = thread.map_err(|error| CheckpointError::Thread(error.to_string()))?;
+        let thread = thread.map_err(|error| failed(&error.to_string()))?;
         self.running = Some(Running { step, thread });
         Ok(())
     }
@@ -78,10 +78,17 @@ impl Writer {
                 self.buffer = buffer;
                 path
             }
-            Err(_) => Err(CheckpointError::Thread("it panicked".to_owned()).into()),
+            Err(_) => Err(failed("it panicked")),
         };
         Ended { step, path }
     }
+}
+
+fn failed(problem: &str) -> Error {
+    invalid!(
+        Checkpoint,
+        "the thread that writes checkpoints failed: {problem}"
+    )
 }
 
 /// Removes older checkpoints once the new one is on the disk. That they could not be removed is no reason to write it again.

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
-use crate::error::{BoxedError, DataError};
+use crate::error::{BoxedError, DataError, Error, invalid};
 
-/// Samples that can be read in any order.
+/// Samples that can be read in any order, by several threads at once. What is not `Sync`, such as a connection to a database, goes behind a
+/// `Mutex`, which `get` locks.
 ///
 /// ```
 /// use candle_headroom::data::Dataset;
@@ -169,10 +170,12 @@ impl<D: Dataset> Dataset for Concat<D> {
 }
 
 /// The error for an index that a dataset does not have.
-pub(super) fn out_of_range<D: Dataset + ?Sized>(dataset: &D, index: usize) -> DataError {
-    DataError::OutOfRange {
-        dataset: dataset.name(),
-        index,
-        len: dataset.len(),
-    }
+pub(super) fn out_of_range<D: Dataset + ?Sized>(dataset: &D, index: usize) -> Error {
+    let (name, len) = (dataset.name(), dataset.len());
+    invalid!(Data, "{name} has {len} samples, not one at {index}")
+}
+
+/// The error for a dataset that has no samples.
+pub(super) fn without_samples(name: &str) -> Error {
+    invalid!(Data, "{name} has no samples")
 }

@@ -19,7 +19,7 @@ pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
 pub use dataset::{Concat, Dataset, Items};
 pub use loaded::Loaded;
-pub use loader::{Continued, Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
+pub use loader::{Continued, Epoch, Epochs, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use sources::*;
 pub use tensors::Tensors;
 

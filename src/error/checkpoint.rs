@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytesize::ByteSize;
 
@@ -32,7 +31,8 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// A checkpoint cannot be written, found or loaded. After an error of loading nothing has changed.
+/// A checkpoint cannot be written, found or loaded. After an error of loading nothing has changed. Settings, names and values that cannot be
+/// used are [`Invalid`](super::Invalid), for which [`is_checkpoint`](super::Error::is_checkpoint) holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -123,9 +123,6 @@ pub enum CheckpointError {
         /// Parameters whose shape or type differs, with both.
         unfit: Vec<String>,
     },
-    /// Two parameters have this name, so that a file could hold only one of them.
-    #[error("two parameters have the name `{0}`: give each its own")]
-    Name(String),
     /// Loading needs more host memory than there is.
     #[error(
         "loading {} needs {} of host memory, and there are {}: free memory, or raise the limit of `DeviceMemory::host()`",
@@ -140,20 +137,6 @@ pub enum CheckpointError {
         /// The bytes that there are, within the limit and the machine's free memory.
         available: u64,
     },
-    /// A value of the caller's cannot be written as JSON, or the saved one is of another type.
-    #[error(
-        "the value `{key}` cannot be converted: {reason}; save and read it as the same type, one that JSON can hold"
-    )]
-    #[non_exhaustive]
-    Value {
-        /// Its key.
-        key: String,
-        /// Why not.
-        reason: serde_json::Error,
-    },
-    /// A setting, with what is wrong and what is allowed.
-    #[error("{0}")]
-    Setting(String),
     /// Another rank could not write a checkpoint.
     #[error("rank {rank} could not write a checkpoint: {reason}")]
     #[non_exhaustive]
@@ -163,12 +146,6 @@ pub enum CheckpointError {
         /// Its error, as text.
         reason: String,
     },
-    /// A checkpoint could not be written, with this error.
-    #[error(transparent)]
-    Earlier(Arc<CheckpointError>),
-    /// The thread that writes cannot be started, or it panicked.
-    #[error("the thread that writes checkpoints failed: {0}")]
-    Thread(String),
 }
 
 impl CheckpointError {
@@ -183,8 +160,8 @@ impl CheckpointError {
     }
 
     /// What another rank hears of rank 0's error.
-    pub(crate) fn peer(reason: String) -> Arc<Self> {
-        Arc::new(Self::Peer { rank: 0, reason })
+    pub(crate) fn peer(reason: String) -> Self {
+        Self::Peer { rank: 0, reason }
     }
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {

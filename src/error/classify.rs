@@ -11,7 +11,7 @@ use super::circumstances::{Phase, Resource};
 use super::class::{Class, DeviceFault};
 use super::codes;
 use super::data::DataError;
-use super::error::{Error, UpdateInterrupted, WindowLost};
+use super::error::{Error, Invalid, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use super::{nn, report};
 
@@ -123,6 +123,9 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
     if let Some(reason) = nn::shown(error) {
         return Some(reason);
     }
+    if let Some(invalid) = error.downcast_ref::<Invalid>() {
+        return invalid.shown();
+    }
     if let Some(lost) = error.downcast_ref::<WindowLost>() {
         return Some(&lost.reason);
     }
@@ -130,17 +133,14 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
         return interrupted.reason.as_ref().map(|reason| reason as _);
     }
     match error.downcast_ref() {
-        Some(DataError::Sample { reason, .. } | DataError::Collate { reason, .. }) => {
+        Some(DataError::Sample { reason, .. } | DataError::TooManySkipped { reason, .. }) => {
             return Some(&**reason);
         }
-        Some(DataError::TooManySkipped { reason, .. }) => return Some(&**reason),
         Some(DataError::File { reason, .. }) => return reason.as_ref().map(|reason| reason as _),
         _ => {}
     }
     match error.downcast_ref() {
         Some(CheckpointError::File { reason, .. }) => Some(reason),
-        Some(CheckpointError::Value { reason, .. }) => Some(reason),
-        Some(CheckpointError::Earlier(earlier)) => Some(&**earlier),
         _ => None,
     }
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::boxed::BoxedError;
 
-/// Samples cannot be read, or are not what was declared.
+/// Samples cannot be read, or are not what was declared. Settings that cannot be used, samples that cannot be made into a batch, and panics
+/// are [`Invalid`](super::Invalid), for which [`is_data`](super::Error::is_data) holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -20,28 +21,6 @@ pub enum DataError {
         /// Why not.
         reason: BoxedError,
     },
-    /// Reading a sample panicked.
-    #[error("{dataset}: reading sample {index} panicked: {message}")]
-    #[non_exhaustive]
-    Panicked {
-        /// The dataset.
-        dataset: String,
-        /// The sample's index in it.
-        index: usize,
-        /// The panic's message.
-        message: String,
-    },
-    /// Samples cannot be made into a batch, or doing so panicked.
-    #[error("{dataset}: samples {} cannot be made into a batch: {reason}", first(.indices))]
-    #[non_exhaustive]
-    Collate {
-        /// The dataset.
-        dataset: String,
-        /// The samples' indices in it.
-        indices: Vec<usize>,
-        /// Why not.
-        reason: BoxedError,
-    },
     /// More samples failed than `skip_failures` allows; the last one with this error.
     #[error("{reason}; {skipped} samples were skipped before, as many as `skip_failures` allows")]
     #[non_exhaustive]
@@ -49,25 +28,8 @@ pub enum DataError {
         /// Number of samples that were skipped.
         skipped: usize,
         /// The error of the sample that was not.
-        reason: Box<DataError>,
+        reason: BoxedError,
     },
-    /// A dataset without samples.
-    #[error("{0} has no samples")]
-    Empty(String),
-    /// An index outside of the dataset.
-    #[error("{dataset} has {len} samples, not one at {index}")]
-    #[non_exhaustive]
-    OutOfRange {
-        /// The dataset.
-        dataset: String,
-        /// The requested index.
-        index: usize,
-        /// The number of its samples.
-        len: usize,
-    },
-    /// A setting of a loader or a dataset, with what is wrong and what is allowed.
-    #[error("{0}")]
-    Setting(String),
     /// A file does not hold what it should, or cannot be read.
     #[error("{}{}: {problem}", path.display(), at(*.offset))]
     #[non_exhaustive]
@@ -137,9 +99,6 @@ pub enum DataError {
         /// What was declared.
         expected: String,
     },
-    /// The operating system starts no further thread.
-    #[error("cannot start a loader's thread: {0}")]
-    Thread(String),
 }
 
 impl DataError {
@@ -170,17 +129,6 @@ impl DataError {
             problem: reason.to_string(),
             reason: Some(reason),
         }
-    }
-}
-
-/// The first indices, and how many more there are.
-fn first(indices: &[usize]) -> String {
-    const SHOWN: usize = 8;
-    match indices.get(..SHOWN) {
-        Some(first) if indices.len() > SHOWN => {
-            format!("{first:?} and {} more", indices.len() - SHOWN)
-        }
-        _ => format!("{indices:?}"),
     }
 }
 

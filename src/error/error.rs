@@ -233,6 +233,7 @@ impl UpdateInterrupted {
 pub struct Invalid {
     subject: Subject,
     text: String,
+    cause: Option<BoxedError>,
 }
 
 macro_rules! subjects {
@@ -285,7 +286,21 @@ subjects! {
 
 impl Invalid {
     pub(crate) fn new(subject: Subject, text: String) -> Self {
-        Self { subject, text }
+        Self {
+            subject,
+            text,
+            cause: None,
+        }
+    }
+
+    /// With the error behind it, which the text repeats, so that it is not the source.
+    pub(crate) fn showing(self, cause: impl Into<BoxedError>) -> Self {
+        let cause = Some(cause.into());
+        Self { cause, ..self }
+    }
+
+    pub(super) fn shown(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&**self.cause.as_ref()?)
     }
 }
 

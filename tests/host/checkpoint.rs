@@ -58,7 +58,7 @@ fn it_is_copied_if_there_is_room_and_else_written_in_place() {
     );
 
     // Loading keeps the values that it replaces until it has succeeded.
-    let error = checkpoints.resume(&mut trainer).unwrap_err();
+    let error = checkpoints.resume_trainer(&mut trainer).unwrap_err();
     let Error::Checkpoint(error) = error else {
         panic!("{error}")
     };
@@ -79,7 +79,7 @@ fn it_is_copied_if_there_is_room_and_else_written_in_place() {
     assert!(checkpoints.after(&report, &trainer).unwrap().is_continue());
     checkpoints.flush().unwrap();
     assert!(scope.peak().unwrap() - before < MODEL / 4);
-    checkpoints.resume(&mut trainer).unwrap().unwrap();
+    checkpoints.resume_trainer(&mut trainer).unwrap().unwrap();
 }
 
 /// AdamW's state is twice the model, and is copied in any case: where that takes the room, the model is written in place.
@@ -165,7 +165,10 @@ fn ranks_of_one_machine_count_their_copies_together() {
             memory.set_limit(ByteSize(limit)).unwrap();
         }
         meet.wait();
-        checkpoints.resume(&mut trainer).map(drop).unwrap_err()
+        checkpoints
+            .resume_trainer(&mut trainer)
+            .map(drop)
+            .unwrap_err()
     };
     let errors = std::thread::scope(|scope| {
         let other = scope.spawn(|| resume(1));

@@ -44,7 +44,7 @@ fn training() {
     let _armed = FileFaults::in_folder(folder).at(kill_at).killing().arm();
     let mut checkpoints = builder.open().unwrap();
     let mut run = Run::new();
-    checkpoints.resume(&mut run.trainer).unwrap();
+    checkpoints.resume_trainer(&mut run.trainer).unwrap();
     run.until(told("STEPS").unwrap(), &mut checkpoints, |_, saving| {
         note(saving);
         std::thread::sleep(Duration::from_millis(told("PAUSE").unwrap_or(0)));
@@ -87,7 +87,7 @@ fn resumed(
         .unwrap();
     let mut run = Run::new();
     let mut wrong = 0;
-    if let Some(resumed) = checkpoints.resume(&mut run.trainer).unwrap() {
+    if let Some(resumed) = checkpoints.resume_trainer(&mut run.trainer).unwrap() {
         assert_eq!(resumed.skipped, [], "a kill damages nothing");
         wrong += differing(&run.bits(), &whole[resumed.step as usize]);
     }
@@ -336,7 +336,7 @@ fn late() {
     receive();
     drop(checkpoints);
     let mut checkpoints = open();
-    checkpoints.resume(&mut run.trainer).unwrap();
+    checkpoints.resume_trainer(&mut run.trainer).unwrap();
     let report = run.step().unwrap();
     let stopped = checkpoints.after(&report, &run.trainer).unwrap();
     assert!(stopped.is_break(), "nobody was told of it");

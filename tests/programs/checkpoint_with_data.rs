@@ -50,15 +50,14 @@ impl Job {
     }
 
     /// Trains to the end, from the last checkpoint.
-    fn run(&mut self, checkpoints: &mut Checkpoints, pause: Duration) {
+    fn run(self, checkpoints: &mut Checkpoints, pause: Duration) {
         let Self {
-            trainer,
+            mut trainer,
             w,
             seen,
             loader,
         } = self;
-        checkpoints.resume(trainer).unwrap();
-        loader.resume(trainer).unwrap();
+        let loader = checkpoints.resume(&mut trainer, loader).unwrap();
         let loss = |x: Tensor, micro: &MicroBatch| {
             let mut counts = seen.to_vec1::<f32>()?;
             for number in x.to_vec1::<f32>()? {
@@ -67,21 +66,21 @@ impl Job {
             seen.set(&Tensor::new(counts, &Device::Cpu)?)?;
             let factor = (micro.seed() % 5) as f64 + 1.;
             let x = x.affine(factor / SAMPLES as f64, 0.1)?.unsqueeze(1)?;
-            x.broadcast_mul(w)?.sqr()?.mean_all()
+            x.broadcast_mul(&w)?.sqr()?.mean_all()
         };
         for (index, batch) in loader.enumerate() {
             let report = trainer.step(&batch.unwrap(), loss).unwrap();
             if let Some(report) = report {
-                let saving = checkpoints.after(&report, &*trainer).unwrap();
+                let saving = checkpoints.after(&report, &trainer).unwrap();
                 assert!(saving.is_continue());
             } else if index % 4 == 0 {
                 // With batches that no update has consumed: they must come again.
-                checkpoints.save_now(&*trainer).unwrap();
+                checkpoints.save_now(&trainer).unwrap();
             }
             std::thread::sleep(pause);
         }
         trainer.update().unwrap();
-        checkpoints.save_now(&*trainer).unwrap();
+        checkpoints.save_now(&trainer).unwrap();
     }
 }
 

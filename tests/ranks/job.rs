@@ -114,14 +114,14 @@ impl Job {
         }
         let mut checkpoints = checkpoints.group(&group).open()?;
         strike(At::Opened);
+        let loader = loader(&group, widths[0], dtype)?;
         death::arm(|at| match at {
             At::Resuming(micros) => Some(micros),
             _ => None,
         });
-        let resumed = checkpoints.resume(&mut trainer)?;
+        let mut loader = checkpoints.resume(&mut trainer, loader)?;
+        let resumed = checkpoints.resumed().cloned();
         strike(At::Resumed);
-        let mut loader = loader(&group, widths[0], dtype)?;
-        loader.resume(&trainer)?;
         let mut history: Vec<Vec<usize>> = checkpoints.get("history")?.unwrap_or_default();
         for batch in &mut loader {
             let batch = batch?;

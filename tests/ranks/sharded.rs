@@ -289,7 +289,7 @@ fn a_checkpoint_holds_the_whole_state() {
             let adamw = if is_sharded { adamw.sharded() } else { adamw };
             let mut trainer = open(adamw.build().expect("an optimizer"));
             checkpoints()
-                .resume(&mut trainer)
+                .resume_trainer(&mut trainer)
                 .expect("a checkpoint")
                 .expect("it is there");
             others.push((model, trainer));

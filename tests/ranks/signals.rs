@@ -22,7 +22,9 @@ fn raise(signal: Signal) {
 /// Steps until a signal comes, with `f` before each step.
 fn stopped(group: &Group, checkpoints: &mut Checkpoints, f: impl Fn(u64)) -> Stopped {
     let mut run = Run::new(group, 7);
-    checkpoints.resume(&mut run.trainer).expect("no error");
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .expect("no error");
     loop {
         f(run.trainer.updates() + 1);
         let report = run.step().expect("a step");

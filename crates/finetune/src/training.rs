@@ -74,14 +74,14 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     if arguments.machine.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut loader = data::load(&samples, batch, seed, group)?;
-    let mut saving = Saving::open(
+    let loader = data::load(&samples, batch, seed, group)?;
+    let (mut saving, mut loader) = Saving::open(
         &arguments.save,
         run.described,
         group,
         output,
         &mut trainer,
-        &mut loader,
+        loader,
     )?;
     let evaluate = |trainer: &mut AdaptiveTrainer<AdamW>, say: &dyn Fn(String) -> Result<()>| {
         if run.held_out.is_empty() {

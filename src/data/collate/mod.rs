@@ -3,10 +3,12 @@
 mod pack;
 mod pad;
 
+use std::fmt::Display;
+
 use candle_core::Tensor;
 
 use crate::data::Tensors;
-use crate::error::{BoxedError, DataError};
+use crate::error::{BoxedError, invalid};
 pub use pack::{Pack, Packed, Piece};
 pub use pad::{Pad, Padded};
 
@@ -33,7 +35,7 @@ pub use pad::{Pad, Padded};
 /// ```
 ///
 /// # Errors
-/// [`DataError::Setting`] if there are no samples or they have different numbers of tensors, shapes or dtypes, with the place in the
+/// An [error of data](crate::Error::is_data) if there are no samples or they have different numbers of tensors, shapes or dtypes, with the place in the
 /// batch. Those of candle if tensors are on different devices.
 pub fn stack<S: Tensors>(samples: Vec<S>) -> Result<S, BoxedError> {
     let parts: Vec<_> = samples.iter().map(S::tensors).collect();
@@ -80,6 +82,6 @@ pub fn stack<S: Tensors>(samples: Vec<S>) -> Result<S, BoxedError> {
 }
 
 /// The error for samples that do not make a batch.
-fn refused(problem: impl Into<String>) -> BoxedError {
-    DataError::Setting(problem.into()).into()
+fn refused(problem: impl Display) -> BoxedError {
+    invalid!(Data, "{problem}").into()
 }

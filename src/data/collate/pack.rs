@@ -91,7 +91,7 @@ impl Pack {
     /// [`to_vec`](crate::data::TokenWindow::to_vec).
     ///
     /// # Errors
-    /// [`DataError::Setting`](crate::error::DataError::Setting) if there are no tokens, if a document is longer than a row, with its
+    /// An [error of data](crate::Error::is_data) if there are no tokens, if a document is longer than a row, with its
     /// place in the batch, if the length is 0 or does not fit u32, or if memory does not suffice.
     pub fn documents<S: AsRef<[u32]>>(&self, documents: Vec<S>) -> Result<Packed, BoxedError> {
         let documents: Vec<_> = documents.iter().map(S::as_ref).collect();

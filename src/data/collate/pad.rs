@@ -59,7 +59,7 @@ impl<T: WithDType> Pad<T> {
     /// Makes a batch of vectors or slices, on the CPU. Sequences may be empty.
     ///
     /// # Errors
-    /// [`DataError::Setting`](crate::error::DataError::Setting) if there is no sequence, if the multiple is 0, or if memory does not
+    /// An [error of data](crate::Error::is_data) if there is no sequence, if the multiple is 0, or if memory does not
     /// suffice.
     pub fn sequences<S: AsRef<[T]>>(&self, sequences: Vec<S>) -> Result<Padded, BoxedError> {
         let sequences: Vec<_> = sequences.iter().map(S::as_ref).collect();
@@ -77,7 +77,7 @@ impl<T: WithDType> Pad<T> {
     /// Makes a batch of tensors `[length, …]` that differ in their first dimension only, such as frames of sound.
     ///
     /// # Errors
-    /// [`DataError::Setting`](crate::error::DataError::Setting) as [`sequences`](Self::sequences), and if the shapes differ elsewhere or
+    /// An [error of data](crate::Error::is_data) as [`sequences`](Self::sequences), and if the shapes differ elsewhere or
     /// a tensor is not of the dtype of `T`, with the place in the batch. Those of candle if tensors are on different devices.
     pub fn tensors(&self, sequences: Vec<Tensor>) -> Result<Padded, BoxedError> {
         let first = sequences.first().map_or(&[][..], |first| first.dims());

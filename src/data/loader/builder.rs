@@ -13,7 +13,7 @@ use crate::data::batching::{Batching, Size};
 use crate::data::check::{Check, Checks};
 use crate::data::loaded::Reader;
 use crate::distributed::Group;
-use crate::error::{BoxedError, DataError, Result};
+use crate::error::{BoxedError, Result, invalid};
 use crate::memory::DeviceMemory;
 
 /// More threads than any machine has cores.
@@ -210,7 +210,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
     /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
     ///
-    /// A batch that is not as declared is a [`DataError::Unexpected`], which names the sample where the tensor has as many rows as the
+    /// A batch that is not as declared is a [`DataError::Unexpected`](crate::error::DataError::Unexpected), which names the sample where the tensor has as many rows as the
     /// batch has samples. A rank without a share of the batch may have tensors without elements.
     ///
     /// ```
@@ -237,7 +237,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    pub(super) fn validate(&self) -> Result<(), DataError> {
+    pub(super) fn validate(&self) -> Result<()> {
         let (rank, ranks) = self.rank;
         let sizes = [
             (
@@ -275,7 +275,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             }
             None => return Ok(()),
         };
-        Err(DataError::Setting(problem))
+        Err(invalid!(Data, "{problem}"))
     }
 
     /// What its batches have in common, and what decides which samples are in them.

@@ -5,9 +5,10 @@ use super::builder::LoaderBuilder;
 use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
 use super::produce::{Made, Maker, Produce};
 use crate::data::batching::Size;
+use crate::data::dataset::without_samples;
 use crate::data::order::Order;
 use crate::data::{Dataset, Tensors};
-use crate::error::{DataError, Result};
+use crate::error::{Result, invalid};
 
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
@@ -52,7 +53,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
     /// # Errors
-    /// [`DataError`]: an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
+    /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
     /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
@@ -67,14 +68,14 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         };
         if self.batching.windows(order.len()) == 0 {
             if len == 0 {
-                return Err(DataError::Empty(dataset.name()).into());
+                return Err(without_samples(&dataset.name()));
             }
-            let problem = format!(
+            return Err(invalid!(
+                Data,
                 "{} has {} samples, too few for one batch, and `drop_last` leaves them out",
                 dataset.name(),
                 order.len()
-            );
-            return Err(DataError::Setting(problem).into());
+            ));
         }
         self.maker.name = dataset.name();
         let reader = self.reader(&self.maker.name, Some(len), text);
@@ -109,7 +110,7 @@ struct FromDataset<D: Dataset, B> {
 }
 
 impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
+    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
         let (mut samples, mut indices) = (Vec::with_capacity(job.indices.len()), Vec::new());
         for &index in &job.indices {
             if is_stopped() {
@@ -130,7 +131,7 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
 
 impl<D: Dataset, B: Tensors> FromDataset<D, B> {
     /// A batch without samples, made of the first one of other ranks that can be read, or of one from elsewhere in the dataset.
-    fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Option<B>, DataError> {
+    fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Option<B>> {
         let mut failed = None;
         let len = self.dataset.len();
         let elsewhere = (0..len).step_by((len / SPARES).max(1));
@@ -144,10 +145,10 @@ impl<D: Dataset, B: Tensors> FromDataset<D, B> {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| DataError::Empty(self.maker.name.clone())))
+        Err(failed.unwrap_or_else(|| without_samples(&self.maker.name)))
     }
 
-    fn sample(&self, index: usize) -> Result<D::Sample, DataError> {
+    fn sample(&self, index: usize) -> Result<D::Sample> {
         self.maker.read_again(index, || self.dataset.get(index))
     }
 }

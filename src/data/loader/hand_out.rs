@@ -1,23 +1,45 @@
+use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::Loader;
 use super::produce::{Done, Made};
 use crate::batch::Place;
 use crate::data::{Loaded, Tensors};
-use crate::error::{DataError, Result};
+use crate::error::{Result, invalid};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Returns an iterator over the rest of the present epoch.
-    pub fn epoch(&mut self) -> Epoch<'_, B> {
-        Epoch {
-            number: self.next.0,
-            loader: self,
+    /// Returns an iterator over the epochs from the present one on, each of which is an iterator over its batches, for two nested loops.
+    ///
+    /// The first epoch has the batches that are left of it, none if it was read to its end before the run was saved. An epoch that is
+    /// left early goes on in the next item, so that no sample is skipped.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::data::{Items, Loader};
+    /// use candle_headroom::error::BoxedError;
+    ///
+    /// let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let mut loader = Loader::builder(Items(vec![5, 6, 7]), collate).batch(2).epochs(3).build()?;
+    /// for epoch in loader.epochs() {
+    ///     println!("epoch {}", epoch.number()); // 0, 1, 2
+    ///     for batch in epoch {
+    ///         let _tokens = batch?.into_inner(); // [2], then [1]
+    ///     }
+    /// }
+    /// assert_eq!(loader.stats().batches, 6);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn epochs(&mut self) -> Epochs<'_, B> {
+        Epochs {
+            loader: Arc::new(Mutex::new(self)),
         }
     }
 
-    fn start(&mut self) -> Result<(), DataError> {
+    fn start(&mut self) -> Result<()> {
         self.began.get_or_insert_with(Instant::now);
         if self.has_started {
             return Ok(());
@@ -31,7 +53,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     tracing::warn!(%error, "a loader has fewer workers than asked for");
                     break;
                 }
-                Err(error) => return Err(DataError::Thread(error.to_string())),
+                Err(error) => {
+                    return Err(invalid!(Data, "cannot start a loader's thread: {error}"));
+                }
             }
         }
         Ok(())
@@ -40,7 +64,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// The next batch; `None` at the end of epoch `until`, or of all.
     fn advance(&mut self, until: Option<u64>) -> Option<Result<Loaded<B>>> {
         if let Err(error) = self.start() {
-            return Some(Err(error.into()));
+            return Some(Err(error));
         }
         self.follow_division();
         let began = Instant::now();
@@ -53,8 +77,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 None => self.queue.take(self.has_started),
             };
             let Some(mut done) = taken else {
-                // Also if the last batch failed, so that the end can be seen.
-                self.position.go_to((self.next.0, 0, 0));
+                self.end();
                 return None;
             };
             if let Err(error) = done.deliver(&self.stage) {
@@ -81,7 +104,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     continue;
                 }
                 Ok(Made::Stopped) => return None,
-                Err(error) => return Some(Err(error.into())),
+                Err(error) => return Some(Err(error)),
             };
             self.position.go_to(job.next);
             self.position.samples += samples as u64;
@@ -111,6 +134,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 }
 
+impl<B> Loader<B> {
+    /// Nothing is left. The position shows it also if the last batch failed.
+    fn end(&mut self) {
+        self.position.go_to((self.next.0, 0, 0));
+    }
+}
+
 impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
     type Item = Result<Loaded<B>>;
 
@@ -119,17 +149,58 @@ impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
     }
 }
 
-/// The batches of one epoch; from [`Loader::epoch`].
-#[derive(Debug)]
+/// The epochs of a loader; from [`Loader::epochs`].
+pub struct Epochs<'a, B> {
+    loader: Arc<Mutex<&'a mut Loader<B>>>,
+}
+
+impl<'a, B> Iterator for Epochs<'a, B> {
+    type Item = Epoch<'a, B>;
+
+    fn next(&mut self) -> Option<Epoch<'a, B>> {
+        let mut loader = self.loader.lock();
+        let number = loader.next.0;
+        if loader.epochs.is_some_and(|epochs| number >= epochs) {
+            loader.end();
+            return None;
+        }
+        Some(Epoch {
+            loader: Arc::clone(&self.loader),
+            number,
+        })
+    }
+}
+
+/// The batches of one epoch; from [`Loader::epochs`].
 pub struct Epoch<'a, B> {
-    loader: &'a mut Loader<B>,
+    loader: Arc<Mutex<&'a mut Loader<B>>>,
     number: u64,
+}
+
+impl<B> Epoch<'_, B> {
+    /// Returns the number of the epoch, counted from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
     type Item = Result<Loaded<B>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.loader.advance(Some(self.number))
+        self.loader.lock().advance(Some(self.number))
+    }
+}
+
+impl<B> fmt::Debug for Epochs<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Debug for Epoch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut epoch = f.debug_struct("Epoch");
+        epoch.field("number", &self.number).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@ use crate::batch::{Division, Place};
 use crate::data::batching::Batching;
 use crate::data::caught;
 use crate::data::order::Order;
-use crate::error::DataError;
+use crate::error::{Error, invalid};
 
 /// How many samples of others may stand in for a rank's own.
 pub(super) const SPARES: usize = 8;
@@ -26,7 +26,7 @@ pub(super) struct Job {
     /// Where the next batch is: epoch, window, place in the window.
     pub(super) next: (u64, usize, usize),
     /// Why its samples are not known.
-    pub(super) failed: Option<DataError>,
+    pub(super) failed: Option<Error>,
 }
 
 /// This rank, and how many there are.
@@ -125,19 +125,22 @@ impl Jobs {
                     None => caught(|| batching.batches(order, cost, epoch, window)),
                 };
                 let panicked = |message: &String| {
-                    let problem = "the cost of a sample cannot be asked for: it panicked";
-                    DataError::Setting(format!("{problem}: {message}"))
+                    invalid!(
+                        Data,
+                        "the cost of a sample cannot be asked for: it panicked: {message}"
+                    )
                 };
                 let failed = batches.as_ref().err().map(panicked);
                 let batches = batches.unwrap_or_default();
                 // A saved place is in its window unless samples have other costs now.
                 job.failed = failed.or_else(|| match place < batches.len() {
                     true => None,
-                    false => Some(DataError::Setting(format!(
+                    false => Some(invalid!(
+                        Data,
                         "window {window} of epoch {epoch} has {} batches, not one at {place}: samples have other costs than in \
                          the run that saved the position",
                         batches.len()
-                    ))),
+                    )),
                 });
                 let batch = batches.get(place).map_or(&[][..], Vec::as_slice);
                 let part = job.division.part(rank, batch.len());

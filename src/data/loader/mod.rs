@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 pub use builder::LoaderBuilder;
-pub use hand_out::Epoch;
+pub use hand_out::{Epoch, Epochs};
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
@@ -24,7 +24,7 @@ use super::loaded::Reader;
 use super::stage::Stage;
 use super::{Position, Tensors};
 use crate::batch::{Consumer, Division, Fingerprint, Place};
-use crate::error::{DataError, Result};
+use crate::error::{DataError, Result, invalid};
 
 use jobs::Jobs;
 use produce::{Done, Produce, Skipped};
@@ -32,7 +32,7 @@ use queue::{Ahead, Queue};
 
 /// Hands out the batches of a dataset, which worker threads read ahead, and knows how far it has been read.
 ///
-/// It is an iterator over all epochs; [`epoch`](Self::epoch) ends with the present one. The samples of each batch are a function of the
+/// It is an iterator over the batches of all epochs; [`epochs`](Self::epochs) gives one iterator for each epoch. The samples of each batch are a function of the
 /// dataset's length, the seed and the settings of batches: neither the number of workers nor that of ranks changes them, and no list of
 /// the order is kept.
 ///
@@ -47,9 +47,9 @@ use queue::{Ahead, Queue};
 /// };
 /// let mut loader = Loader::builder(Items(numbers), collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
 /// let mut sums = Vec::new();
-/// while loader.state().epoch < 2 {
+/// for epoch in loader.epochs() {
 ///     let mut sum = 0.;
-///     for batch in loader.epoch() {
+///     for batch in epoch {
 ///         sum += batch?.sum_all()?.to_scalar::<f32>()?;
 ///     }
 ///     sums.push(sum);
@@ -61,7 +61,8 @@ use queue::{Ahead, Queue};
 /// # Resuming
 /// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
 /// trainer that is given the [`Loaded`](super::Loaded) batches remembers the position of the last batch that an update has consumed and saves it with
-/// its state; [`resume`](Self::resume) goes there. If that is forgotten, the trainer's next step is an error.
+/// its state; [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) goes there, as [`resume`](Self::resume) does for a trainer whose
+/// state was loaded otherwise. If that is forgotten, the trainer's next step is an error.
 ///
 /// # Ranks
 /// Of several processes, each builds the same loader with the [group](LoaderBuilder::group) and gets its part of each batch, equal
@@ -82,6 +83,8 @@ pub struct Loader<B> {
     /// The place of the batch that comes next, also after one that failed: epoch, window, place in the window.
     next: (u64, usize, usize),
     ranks: usize,
+    /// The number of epochs; `None` for an endless loader.
+    epochs: Option<u64>,
     queue: Arc<Queue<B>>,
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
@@ -103,7 +106,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         ahead: Ahead,
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
-        let (ranks, windows) = (jobs.rank.1, jobs.windows());
+        let (ranks, windows, epochs) = (jobs.rank.1, jobs.windows(), jobs.epochs);
         let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
         Ok(Self {
             position: Position::new(data),
@@ -112,6 +115,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             windows,
             next: (0, 0, 0),
             ranks,
+            epochs,
             queue,
             stage,
             held: None,
@@ -191,12 +195,14 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// ```
     ///
     /// # Errors
-    /// [`DataError::Setting`] for a division among another number of ranks. Nothing changes then.
+    /// An [error of data](crate::Error::is_data) for a division among another number of ranks. Nothing changes then.
     pub fn divide(&mut self, division: &Division) -> Result<()> {
         let (name, ranks, found) = (self.name(), self.ranks, division.ranks());
         if found != ranks {
-            let problem = format!("loader `{name}` has {ranks} ranks, a division is among {found}");
-            return Err(DataError::Setting(problem).into());
+            return Err(invalid!(
+                Data,
+                "loader `{name}` has {ranks} ranks, a division is among {found}"
+            ));
         }
         self.reader.division.set(Some(division));
         self.follow_division();
@@ -221,12 +227,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 
     /// Goes to the position after the last batch that an update of this trainer has consumed. If there was none, it goes to its beginning and
-    /// returns `None`.
+    /// returns `None`. [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) calls it for a run's loader; call it for further
+    /// loaders of the run, and after a trainer's state was loaded otherwise.
     ///
     /// # Errors
     /// Those of [`load_state`](Self::load_state), unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called; and
     /// [`DataError::Renamed`] if nothing is saved under this loader's name, while no loader has continued one that was saved.
-    pub fn resume(&mut self, trainer: &impl Consumer) -> Result<Option<Continued>> {
+    pub fn resume(&mut self, trainer: &(impl Consumer + ?Sized)) -> Result<Option<Continued>> {
         let name = &self.reader.name;
         let Some(saved) = trainer.position(name) else {
             let saved = trainer.unclaimed();

@@ -6,7 +6,7 @@ use crate::data::caught;
 use crate::data::check::Checks;
 use crate::data::stage::{Load, Stage};
 use crate::data::{Tensors, tensors};
-use crate::error::{BoxedError, DataError, Result};
+use crate::error::{BoxedError, DataError, Error, Invalid, Result, Subject, invalid};
 
 /// Makes a batch of samples.
 pub(super) type Collate<S, B> = Box<dyn Fn(Vec<S>) -> Result<B, BoxedError> + Send + Sync>;
@@ -30,7 +30,7 @@ pub(super) enum Made<B> {
 
 /// What workers do; it does not say of which samples.
 pub(super) trait Produce<B>: Send + Sync {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError>;
+    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>>;
 }
 
 /// The number of samples that were skipped.
@@ -48,7 +48,7 @@ pub(super) struct Failing {
 
 impl Failing {
     /// Leaves out a sample that failed, or returns its error.
-    pub(super) fn skip(&self, failed: DataError) -> Result<(), DataError> {
+    pub(super) fn skip(&self, failed: Error) -> Result<()> {
         let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
         match self.skipped.fetch_update(Relaxed, Relaxed, more) {
             Ok(_) => {
@@ -58,8 +58,9 @@ impl Failing {
             Err(0) => Err(failed),
             Err(skipped) => Err(DataError::TooManySkipped {
                 skipped,
-                reason: Box::new(failed),
-            }),
+                reason: failed.into(),
+            }
+            .into()),
         }
     }
 }
@@ -79,12 +80,12 @@ impl<S, B> Maker<S, B> {
         &self,
         index: usize,
         read: impl FnOnce() -> Result<T, BoxedError>,
-    ) -> Result<T, DataError> {
-        let unread = |reason| DataError::Sample {
+    ) -> Result<T> {
+        let (dataset, unread) = (&self.name, |reason| DataError::Sample {
             dataset: self.name.clone(),
             index,
             reason,
-        };
+        });
         match caught(read) {
             Ok(Ok(sample)) => Ok(sample),
             Ok(Err(reason)) => Err(match reason.downcast::<DataError>() {
@@ -92,12 +93,12 @@ impl<S, B> Maker<S, B> {
                 Ok(named) if matches!(*named, DataError::Sample { .. }) => *named,
                 Ok(other) => unread(other),
                 Err(other) => unread(other),
-            }),
-            Err(message) => Err(DataError::Panicked {
-                dataset: self.name.clone(),
-                index,
-                message,
-            }),
+            }
+            .into()),
+            Err(message) => Err(invalid!(
+                Data,
+                "{dataset}: reading sample {index} panicked: {message}"
+            )),
         }
     }
 
@@ -106,13 +107,13 @@ impl<S, B> Maker<S, B> {
         &self,
         index: usize,
         read: impl Fn() -> Result<T, BoxedError>,
-    ) -> Result<T, DataError> {
+    ) -> Result<T> {
         let mut tries = 0;
         loop {
             match self.read(index, &read) {
-                Err(DataError::Sample { reason, .. }) if tries < self.failing.retries => {
+                Err(Error::Data(error)) if tries < self.failing.retries => {
                     tries += 1;
-                    tracing::debug!(index, tries, %reason, "reading a sample again");
+                    tracing::debug!(index, tries, %error, "reading a sample again");
                 }
                 read => return read,
             }
@@ -129,8 +130,8 @@ impl<S, B: Tensors> Maker<S, B> {
         samples: Vec<S>,
         indices: Vec<usize>,
         all: usize,
-        empty: impl FnOnce() -> Result<Option<B>, DataError>,
-    ) -> Result<Made<B>, DataError> {
+        empty: impl FnOnce() -> Result<Option<B>>,
+    ) -> Result<Made<B>> {
         let batch = match job.division.ranks() {
             _ if !samples.is_empty() => {
                 let batch = self.collate(samples, &indices)?;
@@ -149,7 +150,7 @@ impl<S, B: Tensors> Maker<S, B> {
     }
 
     /// A batch without samples, of the kind of those with this one.
-    pub(super) fn empty(&self, job: &Job, sample: S, index: usize) -> Result<B, DataError> {
+    pub(super) fn empty(&self, job: &Job, sample: S, index: usize) -> Result<B> {
         let mut batch = self.collate(vec![sample], &[index])?;
         let removed = batch.remove_samples();
         removed.map_err(|reason| self.refused(&[index], reason.into()))?;
@@ -157,25 +158,34 @@ impl<S, B: Tensors> Maker<S, B> {
         Ok(batch)
     }
 
-    fn collate(&self, samples: Vec<S>, indices: &[usize]) -> Result<B, DataError> {
+    fn collate(&self, samples: Vec<S>, indices: &[usize]) -> Result<B> {
         let made = caught(|| (self.collate)(samples));
         let made = made.unwrap_or_else(|message| Err(format!("it panicked: {message}").into()));
         made.map_err(|reason| self.refused(indices, reason))
     }
 
-    fn refused(&self, indices: &[usize], reason: BoxedError) -> DataError {
-        DataError::Collate {
-            dataset: self.name.clone(),
-            indices: indices.to_vec(),
-            reason,
+    fn refused(&self, indices: &[usize], reason: BoxedError) -> Error {
+        let (name, first) = (&self.name, first(indices));
+        let text = format!("{name}: samples {first} cannot be made into a batch: {reason}");
+        Invalid::new(Subject::Data, text).showing(reason).into()
+    }
+}
+
+/// The first indices, and how many more there are.
+fn first(indices: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    match indices.get(..SHOWN) {
+        Some(first) if indices.len() > SHOWN => {
+            format!("{first:?} and {} more", indices.len() - SHOWN)
         }
+        _ => format!("{indices:?}"),
     }
 }
 
 /// A job and what was made of it.
 pub(super) struct Done<B> {
     pub(super) job: Job,
-    pub(super) made: Result<Made<B>, DataError>,
+    pub(super) made: Result<Made<B>>,
     /// The batch's tensors, where they are on their way to a device.
     pub(super) load: Option<Box<dyn Load>>,
     pub(super) bytes: u64,
@@ -202,8 +212,7 @@ impl<B: Tensors> Done<B> {
             }
             Ok(made)
         });
-        let panicked =
-            |message| DataError::Setting(format!("a loader's worker panicked: {message}"));
+        let panicked = |message| invalid!(Data, "a loader's worker panicked: {message}");
         let made = made.unwrap_or_else(|message| Err(panicked(message)));
         Self {
             job,

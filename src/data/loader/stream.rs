@@ -10,7 +10,8 @@ use super::source::Stream;
 use crate::data::Tensors;
 use crate::data::batching::Size;
 use crate::data::caught;
-use crate::error::{BoxedError, DataError, Result};
+use crate::data::dataset::without_samples;
+use crate::error::{BoxedError, Result, invalid};
 use crate::mix::mix;
 
 /// How many items may be read again to find one of which an empty batch can be made.
@@ -33,20 +34,21 @@ where
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
     /// # Errors
-    /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
+    /// An [error of data](crate::Error::is_data): a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
     /// of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
-            return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
+            return Err(invalid!(Data, "a stream has batches of samples"));
         };
         let order = match (self.seed, self.buffer) {
             (Some(seed), Some(buffer)) => format!("shuffled by {seed} within {buffer}"),
             (None, None) => "as it comes".to_owned(),
             _ => {
-                let problem =
-                    "a stream is shuffled by `shuffle` and `buffer` together: call both or none";
-                return Err(DataError::Setting(problem.to_owned()).into());
+                return Err(invalid!(
+                    Data,
+                    "a stream is shuffled by `shuffle` and `buffer` together: call both or none"
+                ));
             }
         };
         let reader = self.reader("a stream", None, order);
@@ -102,7 +104,7 @@ struct Reading<I, S> {
 }
 
 /// An item of the stream with its number there. One that cannot be read keeps its place, so that it shifts no other, here or on another rank.
-type Item<S> = (usize, Result<S, DataError>);
+type Item<S> = (usize, Result<S>);
 
 impl<S, I, F, B> Produce<B> for FromStream<F, I, S, B>
 where
@@ -111,7 +113,7 @@ where
     F: Fn(u64) -> Result<I, BoxedError> + Send + Sync,
     B: Tensors,
 {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
+    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
         // The error was returned before, unless the loader has gone back since.
         let gave_up = self.gave_up.lock().take();
         if gave_up.is_some_and(|(epoch, window)| epoch == job.epoch && window < job.window) {
@@ -150,7 +152,7 @@ where
             0 if is_stopped() => Ok(Made::Stopped),
             0 if reading.drawn == 0 => {
                 *self.gave_up.lock() = Some((job.epoch, job.window));
-                Err(DataError::Empty(self.maker.name.clone()))
+                Err(without_samples(&self.maker.name))
             }
             0 => Ok(Made::EndOfEpoch),
             _ => self.batch(job, items),
@@ -165,7 +167,7 @@ where
     B: Tensors,
 {
     /// Makes this rank's part of the items into a batch.
-    fn batch(&self, job: &Job, items: Vec<Item<S>>) -> Result<Made<B>, DataError> {
+    fn batch(&self, job: &Job, items: Vec<Item<S>>) -> Result<Made<B>> {
         let all = items.len();
         let part = job.division.part(self.rank, all);
         let (mut samples, mut indices) = (Vec::new(), Vec::new());
@@ -185,7 +187,7 @@ where
         }
         let empty = || {
             let spare = spares.pop().or_else(|| self.spare(job.epoch));
-            let none = || DataError::Empty(self.maker.name.clone());
+            let none = || without_samples(&self.maker.name);
             let (index, sample) = spare.ok_or_else(none)?;
             self.maker.empty(job, sample, index).map(Some)
         };
@@ -207,7 +209,7 @@ where
     I: Iterator<Item = Result<S, BoxedError>>,
     F: Fn(u64) -> Result<I, BoxedError>,
 {
-    fn open(&self, job: &Job) -> Result<Reading<I, S>, DataError> {
+    fn open(&self, job: &Job) -> Result<Reading<I, S>> {
         let epoch = job.epoch;
         let items = self.maker.read_again(0, || (self.open)(epoch));
         let items = items.inspect_err(|_| *self.gave_up.lock() = Some((epoch, job.window)))?;

@@ -2,7 +2,7 @@
 
 mod permutation;
 
-use crate::error::DataError;
+use crate::error::{Result, invalid};
 use crate::mix::mix;
 
 use permutation::Permutation;
@@ -47,15 +47,16 @@ impl Order {
         seed: u64,
         sizes: &[usize],
         weights: &[f64],
-    ) -> Result<(Self, String), DataError> {
+    ) -> Result<(Self, String)> {
         let total: f64 = weights.iter().sum();
         let are_numbers =
             weights.iter().all(|weight| *weight >= 0.) && total.is_finite() && total > 0.;
         if !are_numbers || weights.len() != sizes.len() {
             let parts = sizes.len();
-            return Err(DataError::Setting(format!(
+            return Err(invalid!(
+                Data,
                 "`mixture` needs a weight of at least 0 for each of {parts} parts, not all 0, got {weights:?}"
-            )));
+            ));
         }
         let mut parts = Vec::new();
         let (mut first, mut sum, mut placed) = (0, 0., 0);
@@ -65,15 +66,17 @@ impl Order {
             let end = (len as f64 * (sum / total)).round() as usize;
             let quota = end.min(len) - placed;
             if quota > 0 && size == 0 {
-                return Err(DataError::Setting(format!(
+                return Err(invalid!(
+                    Data,
                     "part {index} of the mixture has weight {weight} and no samples"
-                )));
+                ));
             }
             if quota == 0 && *weight > 0. {
-                return Err(DataError::Setting(format!(
+                return Err(invalid!(
+                    Data,
                     "part {index} of the mixture has weight {weight}, too little for one of an epoch's {len} samples: raise it, or \
                      set more `samples`"
-                )));
+                ));
             }
             parts.push(Part {
                 first,

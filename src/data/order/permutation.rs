@@ -4,14 +4,15 @@ const ROUNDS: u64 = 6;
 
 /// A pseudo-random order of the numbers below `len`, computed for each place by itself.
 ///
-/// It is a Feistel network (Luby & Rackoff 1988) over the next power of 4; a result that is not below `len` goes through it again until
-/// it is (cycle walking, Black & Rogaway 2002), fewer than four times on average.
+/// It is a Feistel network (Luby & Rackoff 1988) over the next power of 2, whose halves differ by a bit where the number of bits is odd; a
+/// result that is not below `len` goes through it again until it is (cycle walking, Black & Rogaway 2002), fewer than two times on
+/// average.
 #[derive(Debug, Clone, Copy)]
 pub struct Permutation {
     key: u64,
     len: u64,
-    /// Bits of each half.
-    half: u32,
+    /// Bits of each half. They change places with each of the rounds, whose number is even.
+    bits: [u32; 2],
 }
 
 impl Permutation {
@@ -20,7 +21,7 @@ impl Permutation {
         Self {
             key,
             len,
-            half: bits.div_ceil(2).max(1),
+            bits: [bits.div_ceil(2), bits / 2],
         }
     }
 
@@ -37,13 +38,14 @@ impl Permutation {
     }
 
     fn walk(&self, value: u64) -> u64 {
-        let mask = (1 << self.half) - 1;
-        let (mut left, mut right) = (value >> self.half, value & mask);
+        let [mut first, mut second] = self.bits.map(|bits| (1 << bits) - 1);
+        let (mut left, mut right) = (value >> self.bits[1], value & second);
         for round in 0..ROUNDS {
             let mixed = mix(self.key ^ mix(right ^ (round << 56)));
-            (left, right) = (right, (left ^ mixed) & mask);
+            (left, right) = (right, (left ^ mixed) & first);
+            (first, second) = (second, first);
         }
-        left << self.half | right
+        left << self.bits[1] | right
     }
 }
 

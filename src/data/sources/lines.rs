@@ -93,7 +93,7 @@ impl Dataset for Lines {
     ///
     /// # Errors
     /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file has changed since it
-    /// was opened, and [`DataError::OutOfRange`].
+    /// was opened; and another one for an index out of range.
     fn get(&self, index: usize) -> Result<String, BoxedError> {
         let line = self.index.line(self, index)?;
         let text = String::from_utf8(line.bytes);
@@ -178,7 +178,7 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     ///
     /// # Errors
     /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file has changed since it
-    /// was opened, and [`DataError::OutOfRange`].
+    /// was opened; and another one for an index out of range.
     fn get(&self, index: usize) -> Result<T, BoxedError> {
         let line = self.index.line(self, index)?;
         Ok(serde_json::from_slice(&line.bytes).map_err(|error| self.wrong(&line, &error))?)
@@ -291,7 +291,7 @@ impl Index {
     }
 
     /// Reads a line of `dataset`, which has this index.
-    fn line(&self, dataset: &impl Dataset, index: usize) -> Result<Line, DataError> {
+    fn line(&self, dataset: &impl Dataset, index: usize) -> Result<Line> {
         let range = self
             .range(index)
             .ok_or_else(|| out_of_range(dataset, index))?;

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::open;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::elements;
-use crate::error::{BoxedError, DataError, Result};
+use crate::error::{BoxedError, DataError, Result, invalid};
 use crate::fixed_file::{FixedFile, StoredTensor};
 
 /// Tensors of a safetensors file: a sample is one row of each.
@@ -79,7 +79,8 @@ impl SafetensorsBuilder {
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that
-    /// candle cannot hold, or if the first dimensions differ; [`DataError::Setting`] if no tensor is selected.
+    /// candle cannot hold, or if the first dimensions differ; an [error of data](crate::Error::is_data) if no tensor is
+    /// selected.
     pub fn open(self) -> Result<SafetensorsDataset> {
         let path = self.path.as_path();
         let file = open(path)?;
@@ -104,7 +105,7 @@ impl SafetensorsBuilder {
             }
             tensors.push(rows);
         }
-        let none = || DataError::Setting(format!("{}: select at least one tensor", path.display()));
+        let none = || invalid!(Data, "{}: select at least one tensor", path.display());
         let len = len.ok_or_else(none)?;
         Ok(SafetensorsDataset { file, tensors, len })
     }
@@ -140,7 +141,8 @@ impl Dataset for SafetensorsDataset {
     /// Reads one row of each tensor.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file cannot be read or has changed since it was opened, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the file cannot be read or has changed since it was opened; and another one for an index out of
+    /// range.
     fn get(&self, index: usize) -> Result<Vec<Tensor>, BoxedError> {
         if index >= self.len {
             return Err(out_of_range(self, index).into());

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use candle_core::{Device, Tensor};
 
 use super::Tensors;
-use crate::error::{DataError, Error, Phase, Remedy, Resource, Result};
+use crate::error::{Error, Phase, Remedy, Resource, Result, invalid};
 use crate::memory::unmask;
 
 /// The way to one GPU.
@@ -96,8 +96,10 @@ impl Stage {
         let mut tensors = batch.tensors_mut();
         if let Some(pinned) = load {
             if pinned.count() != tensors.len() {
-                let problem = "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed";
-                return Err(DataError::Setting(problem.to_owned()).into());
+                return Err(invalid!(
+                    Data,
+                    "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
+                ));
             }
             let arrived = pinned.arrive()?;
             for (place, tensor) in tensors.iter_mut().zip(arrived) {

@@ -153,8 +153,8 @@ fn streams_go_to_the_device_too() {
     let builder = Loader::builder(source, collate).batch(3).epochs(2);
     let mut loader = builder.device(memory.device()).build().unwrap();
     let mut epochs = Vec::new();
-    while loader.state().epoch < 2 {
-        let batches = loader.epoch().map(|batch| batch.unwrap().to_vec1::<i64>());
+    for epoch in loader.epochs() {
+        let batches = epoch.map(|batch| batch.unwrap().to_vec1::<i64>());
         let batches: Result<Vec<_>, _> = batches.collect();
         epochs.push(batches.unwrap().concat());
     }

@@ -140,15 +140,14 @@ fn data() -> anyhow::Result<()> {
             .repeat((1, 16))?) // [samples, 16]
     };
     let numbers = (0..64u8).map(f32::from).collect();
-    let mut loader = Loader::builder(Items(numbers), collate)
+    let loader = Loader::builder(Items(numbers), collate)
         .batch(16)
         .shuffle(1)
         .build()?;
     let mut checkpoints = Checkpoints::builder(&folder).open()?;
-    checkpoints.resume(&mut trainer)?;
-    loader.resume(&trainer)?;
+    let loader = checkpoints.resume(&mut trainer, loader)?;
     let mut steps = 0;
-    for batch in &mut loader {
+    for batch in loader {
         let report = trainer.step(&batch?, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
         ensure!(
             checkpoints.after(&report, &trainer)?.is_continue(),

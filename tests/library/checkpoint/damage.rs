@@ -101,7 +101,10 @@ fn a_run_continues_from_the_last_intact_one_and_says_so() {
         .in_foreground()
         .open()
         .unwrap();
-    let resumed = checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    let resumed = checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!((resumed.step, resumed.skipped.len()), (1, 1));
     let text = resumed.to_string();
     assert!(text.contains("state.json has 2 bytes, not "), "{text}");
@@ -120,7 +123,10 @@ fn a_damaged_one_takes_no_place_of_a_good_one() {
     let mut run = Run::new();
     let builder = Checkpoints::builder(&folder).keep_last(2).in_foreground();
     let mut checkpoints = builder.open().unwrap();
-    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     run.until(3, &mut checkpoints, |_, _| {}).unwrap();
     checkpoints.save_now(&run.trainer).unwrap();
     assert_eq!(names(&folder), ["step-000000001", "step-000000003"]);
@@ -140,7 +146,7 @@ fn a_folder_without_an_intact_one_is_an_error_not_a_new_run() {
     let mut run = Run::new();
     let before = run.bits();
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let error = checkpoints.resume(&mut run.trainer).unwrap_err();
+    let error = checkpoints.resume_trainer(&mut run.trainer).unwrap_err();
     let Error::Checkpoint(error) = error else {
         panic!("{error}")
     };
@@ -166,7 +172,10 @@ fn what_cannot_be_read_is_an_error_and_stays() {
             .open()
             .unwrap();
         for error in [
-            checkpoints.resume(&mut run.trainer).map(drop).unwrap_err(),
+            checkpoints
+                .resume_trainer(&mut run.trainer)
+                .map(drop)
+                .unwrap_err(),
             Checkpoint::open(folder.join("step-000000002"))
                 .map(drop)
                 .unwrap_err(),
@@ -204,7 +213,7 @@ fn versions_are_checked_and_foreign_folders_stay() {
     fs::write(&path, format!("{head}{sum:08x}{tail}")).unwrap();
     let mut run = Run::new();
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let error = checkpoints.resume(&mut run.trainer).unwrap_err();
+    let error = checkpoints.resume_trainer(&mut run.trainer).unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("version 2, this crate reads version 1"),

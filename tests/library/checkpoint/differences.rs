@@ -26,7 +26,7 @@ fn a_changed_model_is_refused_with_every_difference() {
         ("head.bias", &[4], DType::F32),
     ]);
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let error = checkpoints.resume(&mut trainer).unwrap_err();
+    let error = checkpoints.resume_trainer(&mut trainer).unwrap_err();
     let text = error.to_string();
     let Error::Checkpoint(error) = error else {
         panic!("{text}")
@@ -58,7 +58,7 @@ fn a_changed_model_is_refused_with_every_difference() {
     );
 
     let mut trainer = zeros(&[("layer.bias", &[2], DType::F32)]);
-    let error = checkpoints.resume(&mut trainer).unwrap_err();
+    let error = checkpoints.resume_trainer(&mut trainer).unwrap_err();
     assert!(
         error.to_string().contains("unexpected: layer.weight"),
         "{error}"
@@ -109,7 +109,7 @@ fn parameters_come_back_if_the_state_cannot_be_loaded() {
     checkpoints.save_now(&trainer).unwrap();
     let now = Tensor::new(&[4f32, 5., 6.], &Device::Cpu).unwrap();
     var.set(&now).unwrap();
-    checkpoints.resume(&mut trainer).unwrap_err();
+    checkpoints.resume_trainer(&mut trainer).unwrap_err();
     assert_eq!(var.to_vec1::<f32>().unwrap(), [4., 5., 6.]);
 }
 
@@ -126,5 +126,6 @@ fn two_parameters_of_one_name_are_refused() {
             .contains("two parameters have the name `w`"),
         "{error}"
     );
+    assert!(error.is_checkpoint());
     assert!(names(&folder).is_empty());
 }

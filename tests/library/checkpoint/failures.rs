@@ -72,7 +72,10 @@ fn every_operation_may_fail_once() {
             drop(armed);
             let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
             let mut run = Run::new();
-            checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+            checkpoints
+                .resume_trainer(&mut run.trainer)
+                .unwrap()
+                .unwrap();
             assert_eq!(differing(&run.bits(), &whole[STEPS as usize]), 0);
             assert!(names(&folder).iter().all(|name| !name.contains("partial")));
         }
@@ -105,7 +108,11 @@ fn a_full_disk_does_not_end_the_training() {
         let mut tried = Vec::new();
         run.until(20, &mut checkpoints, |run, saving| match saving {
             Saving::Failed(error) => {
-                assert!(matches!(*error, CheckpointError::File { .. }), "{error}");
+                let cause = error.downcast_ref();
+                assert!(
+                    matches!(cause, Some(CheckpointError::File { .. })),
+                    "{error}"
+                );
                 tried.push(run.trainer.updates());
             }
             Saving::NotDue => {}
@@ -253,7 +260,12 @@ fn a_failed_save_loses_neither_its_metrics_nor_its_turn() {
         run.until(9, &mut checkpoints, |_, _| {}).unwrap();
         checkpoints.metric("accuracy", 0.7);
         if on_request {
-            checkpoints.save_now(&run.trainer).unwrap_err();
+            let error = checkpoints.save_now(&run.trainer).unwrap_err();
+            let cause = error.downcast_ref();
+            assert!(
+                matches!(cause, Some(CheckpointError::File { .. })),
+                "{error}"
+            );
             let error = checkpoints.last_error().unwrap().to_string();
             assert!(error.contains("cannot write"), "{error}");
         }

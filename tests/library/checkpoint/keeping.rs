@@ -8,7 +8,7 @@ use super::*;
 fn left(builder: CheckpointsBuilder, folder: &Path, values: &[f64]) -> Vec<String> {
     let mut checkpoints = builder.every_updates(1).in_foreground().open().unwrap();
     let mut run = Run::new();
-    checkpoints.resume(&mut run.trainer).unwrap();
+    checkpoints.resume_trainer(&mut run.trainer).unwrap();
     for value in values {
         checkpoints.metric("accuracy", *value);
         let report = run.step().unwrap();
@@ -51,7 +51,7 @@ fn the_best_one_stays_too_also_after_a_restart() {
     let mut checkpoints = highest().open().unwrap();
     let best = checkpoints.best().unwrap().unwrap();
     assert_eq!(best, folder.join("step-000000002"));
-    checkpoints.resume(&mut Run::new().trainer).unwrap();
+    checkpoints.resume_trainer(&mut Run::new().trainer).unwrap();
     drop(checkpoints);
     assert_eq!(left(highest(), &folder, &[0.5]), steps(&[2, 6]));
     assert_eq!(left(highest(), &folder, &[0.95, 0.1]), steps(&[7, 8]));
@@ -112,7 +112,10 @@ fn a_step_that_is_saved_again_is_written_once_and_keeps_its_metrics() {
 
     // In another process, with a value that is new.
     let mut checkpoints = builder().every_updates(2).open().unwrap();
-    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!(checkpoints.last(), Some(&*first));
     assert_eq!(checkpoints.save_now(&run.trainer).unwrap(), first);
     checkpoints.set("note", "the end").unwrap();

@@ -99,7 +99,10 @@ fn rotation_removes_the_link_to_a_checkpoint_and_not_the_checkpoint() {
     let mut checkpoints = builder.in_foreground().open().unwrap();
     let mut run = Run::new();
     // A linked checkpoint is read.
-    let resumed = checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    let resumed = checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!(resumed.step, 1);
     run.until(3, &mut checkpoints, |_, saving| {
         assert!(matches!(saving, Saving::Saved(_)), "{saving:?}");
@@ -184,7 +187,8 @@ fn a_run_notices_that_another_one_has_opened_its_folder() {
     let second = builder().open().unwrap();
     run.until(3, &mut first, |_, saving| match saving {
         Saving::Failed(error) => {
-            assert!(matches!(&*error, CheckpointError::InUse(at) if *at == folder));
+            let is_used = |error: &CheckpointError| matches!(error, CheckpointError::InUse(at) if *at == folder);
+            assert!(error.downcast_ref().is_some_and(is_used), "{error}");
         }
         other => panic!("{other:?}"),
     })

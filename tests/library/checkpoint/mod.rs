@@ -7,6 +7,7 @@ mod failures;
 mod hostile;
 mod keeping;
 mod links;
+mod loaders;
 mod models;
 mod round_trips;
 mod trainers;
@@ -34,7 +35,7 @@ fn train(folder: &Path, updates: u64, every: u64) -> Run {
         .in_foreground();
     let mut checkpoints = builder.open().unwrap();
     let mut run = Run::new();
-    checkpoints.resume(&mut run.trainer).unwrap();
+    checkpoints.resume_trainer(&mut run.trainer).unwrap();
     run.until(updates, &mut checkpoints, |_, _| {}).unwrap();
     checkpoints.finish().unwrap();
     run

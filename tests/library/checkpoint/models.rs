@@ -41,7 +41,10 @@ fn large_models_are_split_as_hugging_face_does() {
 
     let mut run = Run::sized(8, 4);
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     assert_eq!(differing(&run.bits(), &saved.bits()), 0);
 }
 

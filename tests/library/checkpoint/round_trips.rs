@@ -21,7 +21,7 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
             .in_foreground();
         let mut checkpoints = builder.open().unwrap();
         let mut run = Run::new();
-        let resumed = checkpoints.resume(&mut run.trainer).unwrap();
+        let resumed = checkpoints.resume_trainer(&mut run.trainer).unwrap();
         assert_eq!(
             resumed.map(|it| it.step),
             (interrupted > 0).then_some(interrupted)
@@ -74,7 +74,10 @@ fn values_of_the_caller_come_back() {
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
     checkpoints.set("old", &2).unwrap();
     let mut run = Run::new();
-    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    checkpoints
+        .resume_trainer(&mut run.trainer)
+        .unwrap()
+        .unwrap();
     let sampler: (i32, String, f64) = checkpoints.get("sampler").unwrap().unwrap();
     assert_eq!(sampler, (3, "x".to_owned(), 0.1));
     assert_eq!(checkpoints.get::<i32>("old").unwrap(), Some(1));
@@ -83,10 +86,7 @@ fn values_of_the_caller_come_back() {
     assert!(error.to_string().contains("`sampler`"), "{error}");
     let keys = std::collections::HashMap::from([((1, 2), 3)]);
     let error = checkpoints.set("keys", &keys).unwrap_err();
-    assert!(
-        matches!(error, Error::Checkpoint(_)),
-        "JSON has no such keys: {error}"
-    );
+    assert!(error.is_checkpoint(), "JSON has no such keys: {error}");
     // Nor has it these numbers, at any depth.
     #[derive(serde::Serialize)]
     enum Kind {
@@ -141,7 +141,7 @@ fn every_type_and_shape_comes_back() {
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
     checkpoints.save_now(&accumulator(&saved)).unwrap();
     checkpoints
-        .resume(&mut accumulator(&loaded))
+        .resume_trainer(&mut accumulator(&loaded))
         .unwrap()
         .unwrap();
     for ((name, a), (_, b)) in saved.iter().zip(&loaded) {
@@ -192,6 +192,7 @@ fn settings_of_zero_and_a_second_writer_are_refused() {
         Checkpoints::builder(&folder).shard_size(candle_headroom::ByteSize(0)),
     ] {
         let error = builder.open().unwrap_err();
+        assert!(error.is_checkpoint(), "{error}");
         assert!(error.to_string().contains("must be above 0"), "{error}");
     }
     assert!(!folder.exists(), "nothing was created");
@@ -212,7 +213,10 @@ fn several_trainers_resume_from_one_checkpoint() {
     train(&folder, 4, 2);
     let mut writer = Run::new();
     let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
-    let resumed = checkpoints.resume(&mut writer.trainer).unwrap().unwrap();
+    let resumed = checkpoints
+        .resume_trainer(&mut writer.trainer)
+        .unwrap()
+        .unwrap();
     for _ in 0..2 {
         let mut reader = Run::new();
         let checkpoint = Checkpoint::open(&resumed.path).unwrap();
@@ -238,6 +242,10 @@ fn a_new_run_in_the_folder_of_another_is_refused() {
         checkpoints.save_now(&run.trainer).unwrap_err(),
     ] {
         assert!(error.to_string().contains("step 4") && error.to_string().contains("`resume`"));
+        assert!(matches!(
+            error.downcast_ref(),
+            Some(CheckpointError::NotResumed { step: 4, .. })
+        ));
     }
     assert_eq!(names(&folder), ["step-000000002", "step-000000004"]);
     assert_eq!(

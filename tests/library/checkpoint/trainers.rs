@@ -89,7 +89,7 @@ fn half_an_update_is_not_saved_and_resuming_undoes_it() {
     assert_eq!(names(&folder), ["step-000000001"]);
 
     trainer.optimizer_mut().stops = false;
-    checkpoints.resume(&mut trainer).unwrap().unwrap();
+    checkpoints.resume_trainer(&mut trainer).unwrap().unwrap();
     let moments = flat(&trainer.state().unwrap().tensors["w.exp_avg"]);
     assert_eq!((flat(&w), moments), saved);
     step(&mut trainer, &w).unwrap();
@@ -158,7 +158,7 @@ fn a_foreign_optimizer_has_to_be_replaced() {
     trainer.optimizer_mut().optimizer_mut().fails = true;
     step(&mut trainer, &w).unwrap_err();
     checkpoints.save_now(&trainer).unwrap_err();
-    checkpoints.resume(&mut trainer).unwrap().unwrap();
+    checkpoints.resume_trainer(&mut trainer).unwrap().unwrap();
     assert_eq!(flat(&w), [0.75, 0.75]);
     let error = step(&mut trainer, &w).unwrap_err();
     assert!(matches!(error, Error::UpdateInterrupted(_)), "{error}");
@@ -203,7 +203,7 @@ fn a_resumed_run_awaits_gradients_as_long_as_an_uninterrupted_one() {
                     checkpoints.save_now(&trainer).unwrap();
                     w = two();
                     trainer = mixture(&w);
-                    checkpoints.resume(&mut trainer).unwrap().unwrap();
+                    checkpoints.resume_trainer(&mut trainer).unwrap().unwrap();
                 }
                 let used = match reached == Some(update) {
                     true => &w[1],

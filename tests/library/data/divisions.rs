@@ -175,11 +175,11 @@ fn bad_divisions_change_nothing() {
     assert!(serde_json::from_str::<Position>(&damaged).is_err());
 
     // As the version before wrote it.
-    let old = saved.replace("\"version\":2", "\"version\":1");
+    let old = saved.replace("\"version\":3", "\"version\":2");
     let old = old.replace("\"division\":[1,2]", "\"divisions\":[[[0,1,0],[1,2]]]");
     let old: Position = serde_json::from_str(&old).unwrap();
     let error = loaders[0].load_state(&old).unwrap_err().to_string();
-    assert!(error.contains("version: saved 1, here 2"), "{error}");
+    assert!(error.contains("version: saved 2, here 3"), "{error}");
     assert_eq!(sizes(&next(&mut loaders).unwrap()), [2, 4]);
 }
 

@@ -56,7 +56,7 @@ fn a_stream_resumes_at_the_end_of_an_epoch() {
             samples += report.unwrap().samples;
         };
         match by_epochs {
-            true => (0..2).for_each(|_| loader.epoch().for_each(&mut step)),
+            true => loader.epochs().flatten().for_each(&mut step),
             false => loader.by_ref().for_each(&mut step),
         }
         assert_eq!(samples, 8);

@@ -345,13 +345,17 @@ fn a_slow_disk_is_waited_for_while_it_is_read() {
             // The first read verifies, and the last one loads.
             let mut resumed = Run::new(&group, 100 + group.rank() as u64);
             let armed = slow(0);
-            let loaded = open().resume(&mut resumed.trainer).expect("a checkpoint");
+            let loaded = open()
+                .resume_trainer(&mut resumed.trainer)
+                .expect("a checkpoint");
             assert_eq!(loaded.expect("a checkpoint").step, 1);
             let (first, reads) = (armed.fired(), armed.operations());
             drop(armed);
             let mut resumed = Run::new(&group, 100 + group.rank() as u64);
             let armed = slow(reads.saturating_sub(1));
-            let loaded = open().resume(&mut resumed.trainer).expect("a checkpoint");
+            let loaded = open()
+                .resume_trainer(&mut resumed.trainer)
+                .expect("a checkpoint");
             assert_eq!(loaded.expect("a checkpoint").step, 1);
             let fired = usize::from(group.rank() == 0);
             assert_eq!([verified, first, armed.fired()], [fired; 3]);

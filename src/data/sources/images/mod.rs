@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 
-use crate::data::dataset::{Dataset, out_of_range};
-use crate::error::{BoxedError, DataError, Result};
+use crate::data::dataset::{Dataset, out_of_range, without_samples};
+use crate::error::{BoxedError, DataError, Result, invalid};
 pub use decode::Channels;
 use decode::Decoding;
 
@@ -106,16 +106,17 @@ impl ImageFolderBuilder {
     /// Lists the folders.
     ///
     /// # Errors
-    /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8, [`DataError::Empty`] if there is
-    /// no image, and [`DataError::Setting`] if the size is 0.
+    /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8; and an [error of
+    /// data](crate::Error::is_data) if there is no image or if the size is 0.
     pub fn open(self) -> Result<ImageFolder> {
         let Self { path, decoding } = self;
         if let Some((height, width)) = decoding.size
             && (height == 0 || width == 0)
         {
-            let problem =
-                format!("the size of images must be at least 1 × 1, got {height} × {width}");
-            return Err(DataError::Setting(problem).into());
+            return Err(invalid!(
+                Data,
+                "the size of images must be at least 1 × 1, got {height} × {width}"
+            ));
         }
         let (mut classes, mut files) = (Vec::new(), Vec::new());
         for folder in list(&path, Path::is_dir)? {
@@ -129,7 +130,7 @@ impl ImageFolderBuilder {
         }
         if files.is_empty() {
             let name = format!("{} with its subfolders", path.display());
-            return Err(DataError::Empty(name).into());
+            return Err(without_samples(&name));
         }
         Ok(ImageFolder {
             path,
@@ -173,7 +174,7 @@ impl Dataset for ImageFolder {
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read, is damaged or has more than
-    /// [`max_pixels`](ImageFolderBuilder::max_pixels), and [`DataError::OutOfRange`].
+    /// [`max_pixels`](ImageFolderBuilder::max_pixels), and another one for an index out of range.
     fn get(&self, index: usize) -> Result<Image, BoxedError> {
         let (path, label) = self
             .files
@@ -207,20 +208,21 @@ pub struct Image {
 /// `[images]`, both on the CPU. It is a collate function for a loader of [`ImageFolder`].
 ///
 /// # Errors
-/// [`DataError::Setting`] if there is no image or if the sizes differ.
+/// An [error of data](crate::Error::is_data) if there is no image or if the sizes differ.
 pub fn stack_images(images: Vec<Image>) -> Result<(Tensor, Tensor), BoxedError> {
     let Some(first) = images.first() else {
-        return Err(DataError::Setting("no images to stack".into()).into());
+        return Err(invalid!(Data, "no images to stack").into());
     };
     let shape = first.pixels.dims();
     if let Some(other) = images.iter().find(|image| image.pixels.dims() != shape) {
-        let problem = format!(
+        return Err(invalid!(
+            Data,
             "images of equal size are stacked: {} has {shape:?}, {} has {:?}; set `size`",
             first.path.display(),
             other.path.display(),
             other.pixels.dims(),
-        );
-        return Err(DataError::Setting(problem).into());
+        )
+        .into());
     }
     let pixels: Vec<_> = images.iter().map(|image| &image.pixels).collect();
     let labels = images.iter().map(|image| image.label);

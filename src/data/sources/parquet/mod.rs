@@ -15,7 +15,7 @@ use parquet::record::Field;
 use serde::de::DeserializeOwned;
 
 use crate::data::dataset::{Dataset, out_of_range};
-use crate::error::{BoxedError, DataError, Result};
+use crate::error::{BoxedError, DataError, Result, invalid};
 use cache::Cache;
 use shard::Shard;
 use value::Value;
@@ -147,12 +147,14 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
     /// Opens the files and reads their metadata.
     ///
     /// # Errors
-    /// [`DataError::File`] if a file cannot be read, is no Parquet file, is damaged or lacks a column, and [`DataError::Setting`]
-    /// if there is no file or no column.
+    /// [`DataError::File`] if a file cannot be read, is no Parquet file, is damaged or lacks a column, and an [error of
+    /// data](crate::Error::is_data) if there is no file or no column.
     pub fn open(self) -> Result<ParquetDataset<T>> {
         if self.paths.is_empty() || self.columns.as_ref().is_some_and(Vec::is_empty) {
-            let problem = "a Parquet dataset needs at least one file and one column";
-            return Err(DataError::Setting(problem.into()).into());
+            return Err(invalid!(
+                Data,
+                "a Parquet dataset needs at least one file and one column"
+            ));
         }
         let (mut shards, mut groups, mut len) = (Vec::new(), Vec::new(), 0usize);
         for path in &self.paths {
@@ -194,7 +196,8 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
     ///
     /// # Errors
     /// [`DataError::File`] if the row group cannot be decoded or is larger than [`max_row_group`](ParquetBuilder::max_row_group), with
-    /// its offset, if the file has changed since it was opened, or if the row is no such value, and [`DataError::OutOfRange`].
+    /// its offset, if the file has changed since it was opened, or if the row is no such value; and another one for an index out of
+    /// range.
     fn get(&self, index: usize) -> Result<T, BoxedError> {
         let (shard, rows, within) = self.rows(index)?;
         let row = rows.get(within).ok_or_else(|| out_of_range(self, index))?;

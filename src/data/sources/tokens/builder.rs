@@ -3,9 +3,11 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::dataset::Cut;
-use super::{TokenType, Tokens, header};
+use super::header::read_header;
+use super::{TokenType, Tokens};
+use crate::data::dataset::without_samples;
 use crate::data::sources::open;
-use crate::error::{DataError, Result};
+use crate::error::{DataError, Error, Result, invalid};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
 #[derive(Debug, Clone)]
@@ -112,10 +114,10 @@ impl TokensBuilder {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
+    /// An [error of data](Error::is_data) if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
     /// into a token's bytes, or if tokens in memory are given a type or a header. [`DataError::File`] if the file cannot be read, is
     /// empty, or holds a part of a token, or if llm.c's header is of another version or type, or states another number of tokens.
-    /// [`DataError::File`], or [`DataError::Setting`] for tokens in memory, if there are fewer than a window's.
+    /// Likewise if there are fewer tokens than a window's.
     pub fn open(mut self) -> Result<Tokens> {
         self.check(self.token.unwrap_or(TokenType::U32))?;
         let (content, tokens) = match &mut self.source {
@@ -128,7 +130,7 @@ impl TokensBuilder {
                 let file = open(path)?;
                 let known = match self.header {
                     Some(_) => None,
-                    None => header::read(&file, self.token)?,
+                    None => read_header(&file, self.token)?,
                 };
                 let (token, header) = known.unwrap_or_else(|| {
                     let token = self.token.unwrap_or(TokenType::U16);
@@ -154,7 +156,7 @@ impl TokensBuilder {
         })
     }
 
-    fn check(&self, token: TokenType) -> Result<(), DataError> {
+    fn check(&self, token: TokenType) -> Result<()> {
         let is_file = matches!(self.source, Source::File(_));
         let problem = match self.end {
             _ if !is_file && (self.token.is_some() || self.header.is_some()) => {
@@ -175,21 +177,21 @@ impl TokensBuilder {
             _ => return Ok(()),
         };
         Err(match &self.source {
-            Source::File(path) => DataError::Setting(format!("{}: {problem}", path.display())),
-            Source::Memory(_) => DataError::Setting(problem),
+            Source::File(path) => invalid!(Data, "{}: {problem}", path.display()),
+            Source::Memory(_) => invalid!(Data, "{problem}"),
         })
     }
 
     /// The error of what the tokens themselves are.
-    fn unfit(&self, offset: Option<u64>, problem: String) -> DataError {
+    fn unfit(&self, offset: Option<u64>, problem: String) -> Error {
         match &self.source {
-            Source::File(path) => DataError::file(path, offset, problem),
-            Source::Memory(_) => DataError::Setting(format!("the list {problem}")),
+            Source::File(path) => DataError::file(path, offset, problem).into(),
+            Source::Memory(_) => invalid!(Data, "the list {problem}"),
         }
     }
 
     /// The number of tokens in a file of this length.
-    fn count(&self, len: u64, token: TokenType, header: usize) -> Result<usize, DataError> {
+    fn count(&self, len: u64, token: TokenType, header: usize) -> Result<usize> {
         let too_long = |_| self.unfit(None, "is longer than the address space".to_owned());
         let (len, size) = (
             usize::try_from(len).map_err(too_long)?,
@@ -207,7 +209,7 @@ impl TokensBuilder {
         Ok(bytes / size)
     }
 
-    fn windows(&self, tokens: usize) -> Result<Cut, DataError> {
+    fn windows(&self, tokens: usize) -> Result<Cut> {
         let window = self.window;
         let stride = self.stride.unwrap_or(window);
         match tokens.checked_sub(window) {
@@ -224,11 +226,11 @@ impl TokensBuilder {
     }
 }
 
-fn document_ends(content: &Content, tokens: usize, end: u32) -> Result<Vec<usize>, DataError> {
+fn document_ends(content: &Content, tokens: usize, end: u32) -> Result<Vec<usize>> {
     /// Tokens that are read at once.
     const PIECE: usize = 1 << 17;
     if tokens == 0 {
-        return Err(DataError::Empty(content.name()));
+        return Err(without_samples(&content.name()));
     }
     let (mut ends, mut bytes, mut piece) = (Vec::new(), Vec::new(), Vec::new());
     for start in (0..tokens).step_by(PIECE) {

@@ -83,7 +83,7 @@ impl Dataset for Tokens {
     /// Returns a view of a window or a document; the file is not touched.
     ///
     /// # Errors
-    /// [`DataError::OutOfRange`](crate::error::DataError::OutOfRange).
+    /// An [error of data](crate::Error::is_data) for an index out of range.
     fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
         let range = self
             .cut

@@ -9,7 +9,7 @@ const BYTES: u64 = 1024;
 
 /// The type of the tokens and the bytes before the first one, of a file that begins with such a header. `asked` is the type that the
 /// caller has set.
-pub(super) fn read(
+pub(super) fn read_header(
     file: &FixedFile,
     asked: Option<TokenType>,
 ) -> Result<Option<(TokenType, usize)>, DataError> {

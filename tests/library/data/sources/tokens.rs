@@ -1,6 +1,5 @@
 use candle_core::DType;
 use candle_headroom::data::{Dataset, TokenType, Tokens, TokensBuilder, stack_tokens};
-use candle_headroom::error::DataError;
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
@@ -20,10 +19,7 @@ fn u16s(count: u32) -> NamedTempFile {
 #[track_caller]
 fn setting(builder: TokensBuilder) -> String {
     match builder.open() {
-        Err(candle_headroom::Error::Data(error)) => match *error {
-            DataError::Setting(problem) => problem,
-            other => panic!("{other}"),
-        },
+        Err(error) if error.is_data() => error.to_string(),
         other => panic!("{other:?}"),
     }
 }

@@ -6,7 +6,6 @@ mod groups;
 pub mod written;
 
 use candle_headroom::data::{Dataset, ParquetDataset};
-use candle_headroom::error::DataError;
 use parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use rand::seq::SliceRandom;
 use rand::{SeedableRng, rngs::StdRng};
@@ -155,9 +154,11 @@ fn what_cannot_be_opened_is_refused() {
         at(&column).2,
         "has no column `label`; it has id, text, image, tokens, counts, score, kind"
     );
-    let is_setting = |error: candle_headroom::Error| match error {
-        candle_headroom::Error::Data(error) => matches!(*error, DataError::Setting(_)),
-        _ => false,
+    let is_setting = |error: candle_headroom::Error| {
+        error.is_data()
+            && error
+                .to_string()
+                .contains("at least one file and one column")
     };
     let none: [&str; 0] = [];
     assert!(is_setting(

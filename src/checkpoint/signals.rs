@@ -1,16 +1,21 @@
+//! Waiting for signals between updates.
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+#[cfg(unix)]
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+#[cfg(unix)]
 use signal_hook::{flag, low_level};
 
-use crate::checkpoint::signal::Signal;
+use super::signal::Signal;
 
 /// A second SIGINT within this time is the same one: a launcher signals a process and its group at once.
+#[cfg(unix)]
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Handlers are installed once and stay: removing one would not bring back the default action.
@@ -48,6 +53,12 @@ impl Handler {
         Ok(handler.clone())
     }
 
+    #[cfg(not(unix))]
+    fn install(_: Signal) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    #[cfg(unix)]
     fn install(signal: Signal) -> io::Result<Self> {
         let handler = Self {
             received: Arc::default(),
@@ -80,10 +91,10 @@ impl Handler {
 
 /// Notes signals while it lives. Afterwards they act as by default.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Watch(Vec<(Signal, Handler)>);
+pub(super) struct Watch(Vec<(Signal, Handler)>);
 
 impl Watch {
-    pub(in crate::checkpoint) fn start(signals: &[Signal]) -> io::Result<Self> {
+    pub(super) fn start(signals: &[Signal]) -> io::Result<Self> {
         let mut watch = Self(Vec::new());
         for &signal in signals {
             if watch.0.iter().all(|(known, _)| *known != signal) {
@@ -94,7 +105,7 @@ impl Watch {
     }
 
     /// The first of these signals that arrived, which counts as reported then.
-    pub(in crate::checkpoint) fn received(&self) -> Option<Signal> {
+    pub(super) fn received(&self) -> Option<Signal> {
         let mut handlers = self.0.iter();
         let (signal, handler) = handlers.find(|(_, it)| it.received.load(SeqCst))?;
         handler.is_reported.store(true, SeqCst);
