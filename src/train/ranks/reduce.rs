@@ -15,6 +15,7 @@ use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
+use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -127,7 +128,11 @@ impl Ranks {
         let words = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
         let agreed = Agreement { words, loss };
-        let reduce = || self.reduce(accumulator, &agreed);
+        let reduce = || {
+            let loss = self.reduce(accumulator, &agreed)?;
+            testing::inject_after_exchange()?;
+            Ok::<_, Error>(loss)
+        };
         let reduced = engine.phase(Phase::Reduce, memory, reduce);
         match reduced {
             Ok(loss) => self.loss = loss,
