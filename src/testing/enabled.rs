@@ -23,6 +23,8 @@ struct Plan {
 #[must_use = "call `arm()`"]
 pub struct Faults {
     phase: Option<Phase>,
+    /// Exchanges fail, and no phase does.
+    is_after_exchange: bool,
     first: usize,
     times: usize,
     error: fn() -> candle_core::Error,
@@ -33,6 +35,7 @@ impl Faults {
     pub fn at(point: usize) -> Self {
         Self {
             phase: None,
+            is_after_exchange: false,
             first: point,
             times: 1,
             error: out_of_memory,
@@ -44,6 +47,15 @@ impl Faults {
         Self {
             phase: Some(phase),
             ..Self::at(point)
+        }
+    }
+
+    /// Fails this rank's update after the exchange of gradients with this index, when the other ranks have the sum too. Exchanges are not
+    /// among the points of [`at`](Self::at) and [`in_phase`](Self::in_phase).
+    pub fn after_exchange(exchange: usize) -> Self {
+        Self {
+            is_after_exchange: true,
+            ..Self::at(exchange)
         }
     }
 
@@ -100,16 +112,32 @@ pub(crate) fn inject(phase: Phase) -> Result<()> {
     };
     let faults = &plan.faults;
     plan.points.update(|points| points + 1);
-    if faults.phase.is_some_and(|chosen| chosen != phase) {
+    if faults.is_after_exchange || faults.phase.is_some_and(|chosen| chosen != phase) {
         return Ok(());
     }
-    let index = plan.matching.replace(plan.matching.get() + 1);
-    match index.checked_sub(faults.first) {
-        Some(later) if later < faults.times => {
-            plan.fired.update(|fired| fired + 1);
-            Err((faults.error)())
-        }
+    plan.pass()
+}
+
+/// The end of an exchange of gradients between ranks, at which an armed fault can fail.
+#[cfg(feature = "distributed")]
+pub(crate) fn inject_after_exchange() -> Result<()> {
+    match ARMED.with_borrow(Option::clone) {
+        Some(plan) if plan.faults.is_after_exchange => plan.pass(),
         _ => Ok(()),
+    }
+}
+
+impl Plan {
+    /// Passes a point of the chosen kind.
+    fn pass(&self) -> Result<()> {
+        let index = self.matching.replace(self.matching.get() + 1);
+        match index.checked_sub(self.faults.first) {
+            Some(later) if later < self.faults.times => {
+                self.fired.update(|fired| fired + 1);
+                Err((self.faults.error)())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -30,6 +30,8 @@ mod operation;
 
 #[cfg(feature = "testing")]
 pub(crate) use enabled::inject;
+#[cfg(all(feature = "distributed", feature = "testing"))]
+pub(crate) use enabled::inject_after_exchange;
 #[cfg(feature = "testing")]
 pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
 #[cfg(all(feature = "distributed", feature = "testing"))]
@@ -44,6 +46,13 @@ pub use operation::FileOperation;
 #[cfg(not(feature = "testing"))]
 #[inline]
 pub(crate) fn inject(_: crate::error::Phase) -> candle_core::Result<()> {
+    Ok(())
+}
+
+/// Without the feature no exchange fails.
+#[cfg(all(feature = "distributed", not(feature = "testing")))]
+#[inline]
+pub(crate) fn inject_after_exchange() -> candle_core::Result<()> {
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! The memory of a checkpoint: a copy of the model where there is room for one.
 
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow::Continue;
+use std::path::Path;
 use std::sync::Barrier;
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -8,8 +11,9 @@ use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{CheckpointError, GroupError};
 use candle_headroom::memory::Limit;
-use candle_headroom::optim::ParamsSgd;
-use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
+use candle_headroom::optim::{Parameter, ParamsSgd, StateDict};
+use candle_headroom::train::Resumable;
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Result, Sgd};
 
 use crate::support::alone;
 
@@ -119,68 +123,155 @@ fn room_is_asked_for_the_state_and_the_model() {
     assert!(scope.peak().unwrap() <= limit);
 }
 
-/// The ranks of one machine share its memory: each takes a copy of the state.
-#[test]
-fn ranks_of_one_machine_count_their_copies_together() {
-    let _alone = alone();
-    let temporary = tempfile::tempdir().unwrap();
-    let trainer = || {
-        let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
-        let params = ParamsSgd {
-            momentum: 0.9,
-            ..ParamsSgd::default()
-        };
-        let optimizer = Sgd::builder(vec![("w", w.clone())]).params(params);
-        let trainer = AdaptiveTrainer::builder(optimizer.build().unwrap());
-        (w, trainer.build().unwrap())
+/// A trainer whose state is as large as the model, and has come with its first update.
+fn with_momentum() -> (Var, AdaptiveTrainer<Sgd>) {
+    let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
+    let params = ParamsSgd {
+        momentum: 0.9,
+        ..ParamsSgd::default()
     };
-    let (w, mut first) = trainer();
+    let optimizer = Sgd::builder(vec![("w", w.clone())]).params(params);
+    let trainer = AdaptiveTrainer::builder(optimizer.build().unwrap());
+    (w, trainer.build().unwrap())
+}
+
+/// Takes memory when its model is asked for, and waits until others have done so.
+struct Taking<'a> {
+    trainer: AdaptiveTrainer<Sgd>,
+    bytes: usize,
+    taken: OnceCell<Vec<u8>>,
+    all_have: Option<&'a Barrier>,
+}
+
+impl Resumable for Taking<'_> {
+    fn model(&self) -> Vec<Parameter> {
+        self.taken.get_or_init(|| {
+            let taken = vec![1; self.bytes];
+            self.all_have.map(Barrier::wait);
+            taken
+        });
+        self.trainer.model()
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        self.trainer.state()
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        self.trainer.progress()
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        self.trainer.load_state(state)
+    }
+
+    fn updates(&self) -> u64 {
+        self.trainer.updates()
+    }
+}
+
+/// Resumes on all ranks of this process with this room for all of them, where all ranks but the first take `bytes` before they look for room.
+/// Returns their errors.
+fn resume_with(ranks: usize, room: u64, bytes: usize) -> Vec<Error> {
+    let temporary = tempfile::tempdir().unwrap();
+    let (w, mut first) = with_momentum();
     let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
     let loss = |x: Tensor| w.sum_all()?.broadcast_mul(&x.sum_all()?);
     first.step(&x, |x, _| loss(x)).unwrap();
     let mut checkpoints = Checkpoints::builder(temporary.path()).open().unwrap();
     checkpoints.save_now(&first).unwrap();
     checkpoints.finish().unwrap();
-    drop(first);
+    drop((first, w));
 
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
     let memory = DeviceMemory::host().open().unwrap();
-    let meet = Barrier::new(2);
-    let resume = |rank: usize| {
+    let (meet, taken) = (Barrier::new(ranks), Barrier::new(ranks - 1));
+    let resume = |rank: usize, folder: &Path| {
         let variables = [
             ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "2".to_owned()),
+            ("WORLD_SIZE", ranks.to_string()),
             ("MASTER_ADDR", "127.0.0.1".to_owned()),
             ("MASTER_PORT", port.to_string()),
         ];
         let group = Group::builder().variables(variables).open().unwrap();
-        let (_w, mut trainer) = trainer();
-        let builder = Checkpoints::builder(temporary.path()).group(&group);
+        let mut trainer = Taking {
+            trainer: with_momentum().1,
+            bytes: if rank == 0 { 0 } else { bytes },
+            taken: OnceCell::new(),
+            all_have: (rank > 0).then_some(&taken),
+        };
+        let builder = Checkpoints::builder(folder).group(&group);
         let mut checkpoints = builder.open().unwrap();
         if meet.wait().is_leader() {
-            // The parameters that are replaced, and the state: once and a half.
-            let limit = memory.in_use().unwrap() + 5 * MODEL / 2;
+            let limit = memory.in_use().unwrap() + room;
             memory.set_limit(ByteSize(limit)).unwrap();
         }
         meet.wait();
-        checkpoints
+        let error = checkpoints
             .resume_trainer(&mut trainer)
             .map(drop)
-            .unwrap_err()
+            .unwrap_err();
+        // No rank has freed anything while another one looks.
+        meet.wait();
+        error
     };
     let errors = std::thread::scope(|scope| {
-        let other = scope.spawn(|| resume(1));
-        [resume(0), other.join().unwrap()]
+        let (resume, folder) = (&resume, temporary.path());
+        let ranks = (0..ranks).map(|rank| scope.spawn(move || resume(rank, folder)));
+        let ranks: Vec<_> = ranks.collect();
+        let errors = ranks.into_iter().map(|rank| rank.join().unwrap());
+        errors.collect()
     });
     memory.set_limit(Limit::Unlimited).unwrap();
-    let [Error::Checkpoint(first), Error::Group(other)] = &errors else {
-        panic!("{errors:?}")
-    };
-    assert!(matches!(**first, CheckpointError::Memory { .. }), "{first}");
-    assert!(
-        matches!(**other, GroupError::PeerFailed { rank: 0, .. }),
-        "{other}"
-    );
+    errors
+}
+
+/// The bytes for which a rank found no room.
+fn wanted(error: &Error) -> u64 {
+    match error {
+        Error::Checkpoint(error) => match **error {
+            CheckpointError::Memory { bytes, .. } => bytes,
+            _ => panic!("{error}"),
+        },
+        _ => panic!("{error}"),
+    }
+}
+
+/// The rank whose error this rank has.
+fn failed(error: &Error) -> usize {
+    match error {
+        Error::Group(error) => match **error {
+            GroupError::PeerFailed { rank, .. } => rank,
+            _ => panic!("{error}"),
+        },
+        _ => panic!("{error}"),
+    }
+}
+
+/// The ranks of one machine share its memory: each takes a copy of the state.
+#[test]
+fn ranks_of_one_machine_count_their_copies_together() {
+    let _alone = alone();
+    // The parameters that are replaced, and the state: once and a half.
+    let errors = resume_with(2, 5 * MODEL / 2, 0);
+    assert!(wanted(&errors[0]) >= 3 * MODEL, "{errors:?}");
+    assert_eq!(failed(&errors[1]), 0);
+}
+
+/// There was room when rank 0 looked. Then the others look, each of which knows of the other one.
+#[test]
+fn ranks_beside_rank_0_count_their_copies_together() {
+    let _alone = alone();
+    // For rank 0 the parameters that are replaced and the state three times, of which it takes its own; then once and three quarters.
+    let (room, taken) = (4 * MODEL + MODEL / 4, 3 * MODEL / 4);
+    let errors = resume_with(3, room, taken as usize);
+    assert_eq!(failed(&errors[0]), 1);
+    for error in &errors[1..] {
+        assert!(
+            (2 * MODEL..2 * MODEL + MODEL / 4).contains(&wanted(error)),
+            "{errors:?}"
+        );
+    }
 }

@@ -260,6 +260,113 @@ fn ranks_may_be_started_again_while_others_join() {
     });
 }
 
+/// A machine that is gone without a word is noticed, also while nothing is sent to it.
+#[cfg(target_os = "linux")]
+#[test]
+fn both_ends_of_a_connection_ask_whether_the_other_is_there() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || open(0, 2, port, LONG).unwrap());
+        let _groups = [open(1, 2, port, LONG).unwrap(), first.join().unwrap()];
+        // Each end's timer: which one runs, and the hundredths of a second that it has left.
+        let timers = || -> Vec<(u8, u64)> {
+            let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let own = format!(":{port:04X}");
+            let rows = table
+                .lines()
+                .map(|row| Vec::from_iter(row.split_whitespace()));
+            let rows =
+                rows.filter(|row| row[3] == "01" && row[1..3].iter().any(|it| it.ends_with(&own)));
+            let timers = rows.map(|row| {
+                let (kind, left) = row[5].split_once(':').unwrap();
+                (
+                    kind.parse().unwrap(),
+                    u64::from_str_radix(left, 16).unwrap(),
+                )
+            });
+            timers.collect()
+        };
+        const KEEP_ALIVE: u8 = 2;
+        let mut found = timers();
+        let began = Instant::now();
+        // Until what was sent has arrived, another timer runs.
+        while found.iter().any(|(kind, _)| *kind == 1) && began.elapsed() < LONG / 6 {
+            thread::sleep(Duration::from_millis(50));
+            found = timers();
+        }
+        assert_eq!(found.len(), 2, "{found:?}");
+        for (kind, left) in found {
+            assert!(kind == KEEP_ALIVE && left <= 1500, "{kind}: {left}");
+        }
+    });
+}
+
+/// Joins a rank 0 that this test plays, which says of its machine what `other` makes of what rank 1 says of its own. Returns rank 1's number on its
+/// machine, which no launcher has told it.
+#[cfg(target_os = "linux")]
+fn local_rank_beside(other: impl Fn(&str) -> String) -> usize {
+    use std::io::Read;
+
+    fn exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let join = move || {
+        let variables = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", port.as_str()),
+        ];
+        let group = Group::builder().timeout(LONG).variables(variables);
+        group.open().unwrap().local_rank()
+    };
+    thread::scope(|scope| {
+        let joined = scope.spawn(join);
+        let (mut stream, _) = listener.accept().unwrap();
+        // What each side says first: a greeting, the length of a message, and the message.
+        let greeting = exactly(&mut stream, 16);
+        let length = exactly(&mut stream, 2);
+        exactly(
+            &mut stream,
+            u16::from_le_bytes([length[0], length[1]]).into(),
+        );
+        let welcome = b"\"Welcome\"";
+        let length = (welcome.len() as u16).to_le_bytes();
+        let reply = [&greeting, &length[..], welcome].concat();
+        stream.write_all(&reply).unwrap();
+        // Its first call, and the answer: the length of a head, the head, and the bytes whose lengths the head has.
+        let length = exactly(&mut stream, 4).try_into().unwrap();
+        let head = exactly(&mut stream, u32::from_le_bytes(length) as usize);
+        let (call, lengths): (serde_json::Value, [usize; 1]) =
+            serde_json::from_slice(&head).unwrap();
+        assert_eq!(call["Call"]["what"], "open");
+        let own = String::from_utf8(exactly(&mut stream, lengths[0])).unwrap();
+        let machines = [other(&own), own];
+        let answer = serde_json::json!({"Answer": {"number": call["Call"]["number"]}});
+        let head = serde_json::to_vec(&(answer, [0, 1].map(|at| machines[at].len()))).unwrap();
+        let length = (head.len() as u32).to_le_bytes();
+        let answer = [&length[..], &head, machines.concat().as_bytes()].concat();
+        stream.write_all(&answer).unwrap();
+        joined.join().unwrap()
+    })
+}
+
+/// Machines may have one name. The containers of one machine have one boot id, and each may see another GPU as the first.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_of_one_machine_have_its_name_and_its_boot_id() {
+    assert_eq!(local_rank_beside(str::to_owned), 1);
+    for file in ["random/boot_id", "hostname"] {
+        let known = std::fs::read_to_string(format!("/proc/sys/kernel/{file}")).unwrap();
+        let beside = local_rank_beside(|own| own.replacen(known.trim(), "another", 1));
+        assert_eq!(beside, 0, "{file}");
+    }
+}
+
 #[test]
 fn a_rank_that_is_late_or_silent_is_named_without_an_errno() {
     let port = free_port();

@@ -22,3 +22,12 @@ fn faults_that_are_replaced_or_dropped_are_disarmed() {
     drop(second);
     assert!(probe(&x).is_ok());
 }
+
+/// What fails after an exchange changes no count of points.
+#[test]
+fn exchanges_are_no_points() {
+    let x = Tensor::new(1f32, &Device::Cpu).unwrap();
+    let armed = Faults::after_exchange(0).arm();
+    assert!(probe(&x).is_ok());
+    assert_eq!((armed.points(), armed.fired()), (1, 0));
+}

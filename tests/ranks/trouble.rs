@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 use candle_headroom::batch::{CutFinding, EventKind, Fixed, MicroBatch, Observer, TrainingEvent};
 use candle_headroom::distributed::Group;
-use candle_headroom::error::{CutCause, GroupError, LossError};
+use candle_headroom::error::{CutCause, GroupError, LossError, Phase};
+use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 
 use crate::launch::{is_rank, mpirun, open, text, together};
@@ -462,6 +463,70 @@ fn a_killed_rank_ends_the_job() {
     // By default mpirun kills the others too, at once.
     let output = mpirun(2, &["--enable-recovery"]);
     assert!(text(&output).contains("noticed"), "{}", text(&output));
+}
+
+/// Rank 1 fails when all ranks have the sum of the gradients. It cannot take back what rank 0 does with them, so the group ends, by its number.
+fn fails_after_the_exchange(is_sharded: bool) {
+    if !is_rank() {
+        // The ranks leave MPI as it is, at which plain mpirun would end the slower one.
+        let output = mpirun(2, &["--enable-recovery"]);
+        let text = text(&output);
+        assert_eq!(text.matches("noticed").count(), 2, "{text}");
+        return;
+    }
+    let group = open();
+    let model = Model::new(&[3, 2], DType::F32, 7);
+    let mut sgd = Sgd::builder(&model.varmap).learning_rate(0.1);
+    if is_sharded {
+        sgd = sgd.sharded();
+    }
+    let trainer = AdaptiveTrainer::builder(sgd.build().expect("an optimizer"));
+    let mut trainer = trainer.group(&group).build().expect("a trainer");
+    let batch = data(4, (3, 2), DType::F32, group.rank() as u64);
+    let loss = |(x, y): (Tensor, Tensor), _: &MicroBatch| model.loss(&x, &y);
+    trainer.step(&batch, loss).expect("a step");
+    let before = model.values();
+    let armed = (group.rank() == 1).then(|| Faults::after_exchange(0).arm());
+    let began = Instant::now();
+    let done = trainer.step(&batch, loss);
+    match armed {
+        Some(armed) => {
+            assert_eq!(armed.fired(), 1);
+            let error = done.expect_err("it failed");
+            let exhausted = error.resource_exhausted().expect("its own error");
+            assert_eq!(exhausted.phase, Some(Phase::Reduce));
+            assert_eq!((trainer.updates(), trainer.samples()), (1, 0));
+            assert_eq!(model.values(), before);
+            let error = trainer.step(&batch, loss).expect_err("the group has ended");
+            assert!(
+                matches!(group_error(&error), GroupError::Broken(_)),
+                "{error}"
+            );
+        }
+        None => {
+            // It may have updated before it hears of it, where no other rank has a part of the update.
+            assert!(!is_sharded || done.is_err());
+            let done = done.and_then(|_| trainer.step(&batch, loss));
+            let error = done.expect_err("rank 1 has failed");
+            let GroupError::PeerLost { ranks, reason, .. } = group_error(&error) else {
+                panic!("{error}")
+            };
+            assert_eq!(ranks, &[1]);
+            assert!(reason.contains("out of device memory"), "{reason}");
+        }
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    println!("noticed");
+}
+
+#[test]
+fn a_failure_after_the_exchange_ends_the_group() {
+    fails_after_the_exchange(false);
+}
+
+#[test]
+fn a_failure_after_the_exchange_of_a_sharded_update_ends_the_group() {
+    fails_after_the_exchange(true);
 }
 
 /// It waits for the others where MPI ends, but has told them before that it is gone.

@@ -306,3 +306,26 @@ fn connect(host: &str, port: u16, left: Duration) -> io::Result<TcpStream> {
     }
     Err(last)
 }
+
+#[cfg(test)]
+mod tests {
+    /// Linux tries the ports that a connection can have one after another, so whoever connects to one of them often enough gets that port itself.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_connection_to_itself_is_not_one_to_rank_0() {
+        use super::*;
+
+        let port = loop {
+            let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            // Listeners get every second port first, and connections the others.
+            let port = taken.local_addr().unwrap().port() ^ 1;
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                break port;
+            }
+        };
+        let attempts = (0..500_000).map(|_| connect("127.0.0.1", port, Duration::from_secs(1)));
+        let errors = attempts.map(|done| done.expect_err("nobody listens").to_string());
+        let mut errors = errors.skip_while(|error| error != "nobody listens there");
+        assert!(errors.next().is_some(), "no connection was to itself");
+    }
+}

@@ -14,6 +14,7 @@ use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
+use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork, Spent};
 use crate::train::loss::StepLoss;
@@ -118,7 +119,11 @@ impl Ranks {
         };
         let statuses = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
-        let reduce = || self.reduce(accumulator, &statuses, loss);
+        let reduce = || {
+            let loss = self.reduce(accumulator, &statuses, loss)?;
+            testing::inject_after_exchange()?;
+            Ok::<_, Error>(loss)
+        };
         match engine.phase(Phase::Reduce, memory, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {

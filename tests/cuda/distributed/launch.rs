@@ -30,7 +30,7 @@ pub type Settings = Vec<(&'static str, String)>;
 pub struct Rank {
     pub group: Group,
     pub device: Device,
-    _memory: DeviceMemory,
+    pub memory: DeviceMemory,
 }
 
 /// Runs the calling test again in `ranks` processes, in each of which `body` runs. All have to succeed.
@@ -107,7 +107,7 @@ fn open() -> Rank {
     Rank {
         group,
         device,
-        _memory: memory,
+        memory,
     }
 }
 

@@ -1,10 +1,10 @@
 //! Ranks that cannot use NCCL together, and calls that make no sense.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::distributed::Operation;
 use candle_headroom::error::GroupError;
-use candle_headroom::recover;
 use candle_headroom::testing::{collectives, watch};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error, Sgd, recover};
 
 use super::launch::{Rank, Settings, group_error, start, text, together};
 use crate::gpu::MIB;
@@ -123,6 +123,40 @@ fn one_rank_on_the_cpu() {
             }
             let error = group_error(rank.nccl());
             assert!(matches!(error, GroupError::Different { .. }), "{error:?}");
+        },
+    );
+}
+
+/// Rank 1 follows the host's memory while its parameters are on its GPU: that rank's error, of which the others hear whose it is.
+#[test]
+fn memory_of_another_device_on_one_rank() {
+    together(
+        2,
+        |_| Vec::new(),
+        |rank| {
+            let weight = Var::zeros(4, DType::F32, &rank.device).unwrap();
+            let build = |memory: &DeviceMemory| {
+                let sgd = Sgd::builder(vec![("weight", weight.clone())]).build();
+                let trainer = AdaptiveTrainer::builder(sgd.unwrap()).memory(memory);
+                trainer.group(&rank.group).build()
+            };
+            let host = DeviceMemory::host().open().unwrap();
+            let memory = [&rank.memory, &host][rank.number()];
+            let error = build(memory).unwrap_err();
+            match (rank.number(), error) {
+                (1, error) if error.is_parameter() => {
+                    assert!(error.to_string().starts_with("the Vars are on"), "{error}");
+                }
+                (0, Error::Group(error)) => match *error {
+                    GroupError::PeerFailed {
+                        rank: 1, reason, ..
+                    } => assert!(reason.contains("not on Cpu"), "{reason}"),
+                    other => panic!("{other}"),
+                },
+                (rank, other) => panic!("rank {rank}: {other}"),
+            }
+            // The group goes on.
+            build(&rank.memory).unwrap();
         },
     );
 }
