@@ -154,6 +154,17 @@ const MOST: u64 = 4 << 20;
 /// Reads a valid content, which `read` has to take, and `cases` changed or random ones, which it may take. It returns whether it did, and checks
 /// what it can of an error; a panic fails the test. Returns how many it took.
 fn attack(name: &str, cases: u32, valid: &[u8], read: impl Fn(&[u8]) -> bool) -> usize {
+    attack_within(MOST, name, cases, valid, read)
+}
+
+/// The same with another bound in place of [`MOST`].
+fn attack_within(
+    most: u64,
+    name: &str,
+    cases: u32,
+    valid: &[u8],
+    read: impl Fn(&[u8]) -> bool,
+) -> usize {
     assert!(read(valid), "{name}: as it was written");
     let memory = DeviceMemory::host().open().expect("the allocator counts");
     let taken = Cell::new(0);
@@ -171,7 +182,7 @@ fn attack(name: &str, cases: u32, valid: &[u8], read: impl Fn(&[u8]) -> bool) ->
         let is_taken = read(&content);
         let used = scope.peak().zip(scope.start());
         let used = used.map_or(0, |(peak, start)| peak.saturating_sub(start));
-        let most = MOST + 64 * content.len() as u64;
+        let most = most + 64 * content.len() as u64;
         prop_assert!(used <= most, "{used} bytes for a file of {}", content.len());
         taken.set(taken.get() + usize::from(is_taken));
         Ok(())
