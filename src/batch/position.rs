@@ -31,6 +31,9 @@ pub struct Position {
     pub(crate) division: Option<Division>,
 }
 
+/// The largest number in a position, which no run comes near.
+const MOST: u64 = 1 << 53;
+
 impl Position {
     pub(crate) fn new(data: Fingerprint) -> Self {
         Self {
@@ -54,6 +57,18 @@ impl Position {
         (self.epoch, self.window, self.batch) = next;
     }
 
+    /// The numbers that no run comes near, with which places could not be counted.
+    fn impossible(&self) -> impl Iterator<Item = String> {
+        let numbers = [
+            ("epoch", self.epoch),
+            ("window", self.window as u64),
+            ("batch", self.batch as u64),
+            ("samples", self.samples),
+        ];
+        let impossible = numbers.into_iter().filter(|(_, number)| *number > MOST);
+        impossible.map(|(what, number)| format!("{what}: saved {number}, at most 2^53 is possible"))
+    }
+
     /// How `saved` differs from a position of the same batches, each with both values.
     pub(crate) fn differences(&self, saved: &Self) -> Vec<String> {
         let version = (
@@ -67,11 +82,13 @@ impl Position {
             .chain(saved.data.differences(&self.data));
         differences
             .map(|(what, saved, here)| format!("{what}: saved {saved}, here {here}"))
+            .chain(saved.impossible())
             .collect()
     }
 
     /// Where the same number of samples of the epoch is read, in `windows` windows of other batches: at the beginning of a window, or of the
-    /// next epoch. `None` for a position of another version.
+    /// next epoch. `None` for a position of another version, or an
+    /// impossible one.
     pub(crate) fn translated(&self, saved: &Self, windows: usize) -> Option<Self> {
         let window = saved.window.saturating_mul(saved.data.window) / self.data.window.max(1);
         let next = match window < windows {
@@ -83,7 +100,8 @@ impl Position {
             ..saved.clone()
         };
         translated.go_to(next);
-        (saved.version == self.version).then_some(translated)
+        let is_possible = saved.impossible().next().is_none();
+        (saved.version == self.version && is_possible).then_some(translated)
     }
 }
 

@@ -15,7 +15,8 @@ pub enum Recompute {
     /// more of it, or to try that again after many micro-batches. With other policies, and where memory is not measured, regions
     /// are kept until the smallest micro-batch fails, and recomputed from then on.
     ///
-    /// Where recomputation lets much larger micro-batches fit, [`Always`](Self::Always) may be faster. Nothing measures that.
+    /// Where recomputation lets much larger micro-batches fit, [`Always`](Self::Always) may be faster:
+    /// [`Measured`](Self::Measured) compares.
     #[default]
     Auto,
     /// The faster of both: the first four batches of each shape run with regions kept and recomputed in turn, and are timed. Batches have

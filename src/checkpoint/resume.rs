@@ -67,7 +67,7 @@ impl Checkpoints {
     ///     for epoch in loader.epochs() {
     ///         println!("epoch {}", epoch.number());
     ///         for batch in epoch {
-    ///             let report = trainer.step(&batch?, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all())?;
+    ///             let report = trainer.step(batch, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all())?;
     ///             if checkpoints.after(&report, &trainer)?.is_break() {
     ///                 return Ok(trainer.updates());
     ///             }

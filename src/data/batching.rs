@@ -67,8 +67,10 @@ impl Batching {
         epoch: u64,
         window: usize,
     ) -> Vec<Vec<usize>> {
-        let first = window * self.window();
-        let end = self.counted(order.len()).min(first + self.window());
+        let first = window.saturating_mul(self.window());
+        let end = self
+            .counted(order.len())
+            .min(first.saturating_add(self.window()));
         let mut indices: Vec<_> = (first..end)
             .map(|place| order.index(epoch, place))
             .collect();

@@ -165,11 +165,11 @@ impl fmt::Display for IncidentKind {
 const SAMPLES: usize = 5;
 
 /// Writes each exhaustion, retry, change of size, restart, fault and failed batch as a line of JSON to a file, with the numbers of
-/// [`ResourceExhausted`](crate::ResourceExhausted), the policy's plan and the last samples of a monitor.
+/// [`ResourceExhausted`], the policy's plan and the last samples of a monitor.
 ///
 /// Each line is written by one system call before the work goes on; after a failed batch the log waits until the line is on the
 /// disk. If the process is killed within that call, or the machine stops, the file can end in the beginning of a line, which
-/// [`Incidents`](Incidents) skips and opening the log removes. Failures to write never stop the work: they increment
+/// [`Incidents`] skips and opening the log removes. Failures to write never stop the work: they increment
 /// [`lost`](Self::lost), and the first is logged with `tracing`. Clones share one file.
 ///
 /// ```

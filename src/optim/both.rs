@@ -10,9 +10,9 @@ use crate::error::{Error, Remedy, Result, StateError, UpdateInterrupted, invalid
 /// Two optimizers that make one update together, for models whose parts are trained differently: an actor and a critic, the two
 /// networks of a GAN, an embedding by [`Sgd`](super::Sgd) beside layers by [`AdamW`](super::AdamW). Of three, make a `Both` of a `Both`.
 ///
-/// An update moves the parameters of both or of neither: all checks of both come before the first one moves anything. Should the second
-/// fail after that, which between optimizers of this crate only a lost device or a panic leaves possible, the error is
-/// [`UpdateInterrupted`]. Each clips by the norm of its own gradients, and skips a step by itself.
+/// An update moves the parameters of both or of neither: the checks of both come before the first one moves anything. Should the second
+/// fail after that, the error is [`UpdateInterrupted`]: on the CPU only a panic of a fused optimizer leaves that possible; a GPU may also
+/// refuse what the second one queues, and a [`Foreign`](super::Foreign) allocates as it goes. Each clips by the norm of its own gradients, and skips a step by itself.
 ///
 /// Saved state has the entries of each optimizer under its name, as in `actor.hidden.weight.exp_avg`. Parameters keep their names, which
 /// have to be distinct.
@@ -218,6 +218,10 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
             }
         }
         Ok(loss.clone())
+    }
+
+    fn is_restored(&self) -> bool {
+        self.first.is_restored() && self.second.is_restored()
     }
 
     fn takes_f32(&self) -> bool {

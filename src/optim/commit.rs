@@ -150,6 +150,14 @@ pub trait Commit {
         false
     }
 
+    /// Whether [`load_state`](Self::load_state) puts back all that an update changes in it, as by default where it saves anything. After an
+    /// interrupted update, a trainer whose optimizer does not is replaced rather than loaded.
+    #[doc(hidden)]
+    fn is_restored(&self) -> bool {
+        let saved = self.state();
+        saved.is_ok_and(|it| !it.tensors.is_empty() || !it.metadata.is_empty())
+    }
+
     /// The learning rate of the next update, for reports; `None` if unknown.
     fn learning_rate(&self) -> Option<f64> {
         None
@@ -224,6 +232,10 @@ impl<O: Commit + ?Sized> Commit for Box<O> {
 
     fn is_sharded(&self) -> bool {
         (**self).is_sharded()
+    }
+
+    fn is_restored(&self) -> bool {
+        (**self).is_restored()
     }
 
     fn measure(&mut self, gradients: &GradStore, shard: &Shard) -> Result<Option<f64>> {

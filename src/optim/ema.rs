@@ -200,6 +200,10 @@ impl<O: Commit> Commit for Ema<O> {
         self.optimizer.frozen()
     }
 
+    fn is_restored(&self) -> bool {
+        self.optimizer.is_restored()
+    }
+
     fn check(&mut self, gradients: &GradStore) -> Result<()> {
         self.follow()?;
         self.optimizer.check(gradients)

@@ -88,7 +88,7 @@ impl Timeline {
     /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
     /// let timeline = Timeline::new();
     /// // … train, with `.observer(timeline.clone())` …
-    /// timeline.layers(&layers.highest());
+    /// timeline.layers(&layers.report());
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     #[cfg(feature = "layers")]

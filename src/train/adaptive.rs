@@ -131,11 +131,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
         batch: I,
         f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
     ) -> Result<(StepReport, Vec<T>)> {
-        with_given(batch, f, |given| self.step_given(given))
+        // Before the batch is looked at, so that the other ranks also hear of a panic in there.
+        let turn = self.core.turn();
+        with_given(batch, f, |given| self.step_given(turn, given))
     }
 
-    fn step_given(&mut self, given: Result<Given<'_>>) -> Result<StepReport> {
-        let turn = self.core.turn();
+    fn step_given(&mut self, turn: Option<Turn>, given: Result<Given<'_>>) -> Result<StepReport> {
         self.core.given = 0;
         let done = given.and_then(|given| {
             let origins = given.origins.clone();

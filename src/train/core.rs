@@ -210,7 +210,10 @@ impl<O: Commit> Core<O> {
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.
     pub(super) fn with_window(&mut self, error: Error) -> Error {
         match self.ranks {
-            Some(_) => WindowLost::with(self.drop_window(), error),
+            Some(_) => {
+                let lost = std::mem::take(&mut self.lost);
+                WindowLost::with(lost + self.drop_window(), error)
+            }
             None => error,
         }
     }

@@ -88,9 +88,7 @@ impl<O: Commit> GradientAccumulator<O> {
         self.reset();
         if self.is_interrupted {
             // Where an optimizer saves nothing, it still has what the interrupted update left in it.
-            let kept = self.optimizer.state();
-            self.is_interrupted =
-                kept.map_or(true, |it| it.tensors.is_empty() && it.metadata.is_empty());
+            self.is_interrupted = !self.optimizer.is_restored();
         }
         let Some(progress) = progress else {
             return Ok(None);

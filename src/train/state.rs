@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
 use super::ranks::Ranks;
+use super::recent::Recent;
 use crate::error::Result;
 use crate::optim::{Commit, StateDict};
 
@@ -59,6 +60,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let trainer = self.core.accumulator.restore(state)?;
         self.core.forget_window();
+        // A printed report would show a loss of the run before.
+        self.core.accumulator.recent = Recent::default();
         self.core.given = 0;
         self.core.ranks.iter_mut().for_each(Ranks::compare);
         if let Some(trainer) = trainer {

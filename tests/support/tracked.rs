@@ -136,7 +136,9 @@ fn requests_of_threads(counting: &StatsAlloc<std::alloc::System>) -> bool {
 }
 
 pub fn check(counting: &StatsAlloc<std::alloc::System>) {
-    // It is installed once it has counted.
+    // As in any program something is held all the time, so that it counts as installed.
+    // SAFETY: see `Fake`.
+    unsafe { TRACKED.alloc(Layout::new::<u64>()) };
     let (before, made) = (REQUESTS.load(Relaxed), requests());
     assert_eq!(REQUESTS.load(Relaxed) - before, made, "each is passed on");
     for limit in [None, Some(ByteSize::mib(1))] {

@@ -69,7 +69,8 @@ use queue::{Ahead, Queue};
 /// ones unless [`divide`](Self::divide) says otherwise. A trainer with a group compares the loaders of all ranks before each update.
 ///
 /// # Errors
-/// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
+/// An item is a [`DataError`] if a sample cannot be read, and another error of data
+/// ([`is_data`](crate::Error::is_data)) if a batch cannot be made. The iterator then goes on with the next batch;
 /// the position stays before the failed one until that is handed out, or until the end. An error of copying a batch to its
 /// [device](LoaderBuilder::device) is of its own class, and the same batch comes again.
 pub struct Loader<B> {

@@ -643,3 +643,18 @@ fn deliberate_jumps_stay_possible() {
     loader.resume(&trainer).unwrap().unwrap();
     assert_eq!(train(&mut trainer, &mut loader, 99).len(), 14);
 }
+
+/// Numbers that no run comes near, with which places could not be counted.
+#[test]
+fn impossible_positions_are_refused() {
+    for field in ["epoch", "window", "batch", "samples"] {
+        let mut loader = numbers(24).batch(2).shuffle(5).build().unwrap();
+        let mut saved = serde_json::to_value(loader.state()).unwrap();
+        saved[field] = u64::MAX.into();
+        let saved = serde_json::from_value(saved).unwrap();
+        let error = data_error(loader.load_state(&saved));
+        assert!(matches!(error, DataError::Position { .. }), "{error}");
+        assert!(error.to_string().contains("at most 2^53"), "{error}");
+        assert_eq!(all(&mut loader).concat().len(), 24, "{field}");
+    }
+}

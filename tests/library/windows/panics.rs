@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Var};
 use candle_headroom::batch::Fixed;
+use candle_headroom::optim::Both;
 use candle_headroom::{
     AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Sgd,
 };
@@ -143,4 +144,23 @@ fn a_panic_in_the_update_is_an_interrupted_one() {
     assert!(caught(&mut || drop(accumulator.update())));
     assert!(is_interrupted(accumulator.update().unwrap_err()));
     assert_eq!(value(&w), 1., "moved once");
+}
+
+/// What is loaded puts back one of two optimizers; what the other one keeps is from half an update.
+#[test]
+fn loading_half_of_an_optimizer_does_not_end_an_interruption() {
+    let [v, w] = [1f32, 0.].map(|start| Var::new(&[start], &Device::Cpu).unwrap());
+    let first = Sgd::builder(vec![("v", v.clone())]).learning_rate(0.5);
+    let second = Foreign::new(Moves(w.clone()), vec![w.clone()]);
+    let both = Both::new(("first", first.build().unwrap()), ("second", second)).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(both).build().unwrap();
+    let saved = trainer.state().unwrap();
+    let batch = numbers(&[1., 1., 1.]);
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        drop(trainer.step(&batch, |x, _| distance(&v, &x)? + distance(&w, &x)?));
+    }));
+    assert!(caught.is_err());
+    trainer.load_state(&saved).unwrap();
+    let error = trainer.step(&batch, |x, _| distance(&v, &x)).unwrap_err();
+    assert!(matches!(error, Error::UpdateInterrupted(_)), "{error}");
 }

@@ -1,12 +1,17 @@
+use std::sync::Arc;
+
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::result::{memcpy_dtoh_async, stream};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUstream};
-use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, DevicePtr};
+use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr};
 use candle_core::{Device, Storage, Tensor};
 
 /// A point in a GPU's queue of work.
 #[derive(Debug)]
-pub(crate) struct Mark(CudaEvent);
+pub(crate) struct Mark {
+    event: CudaEvent,
+    queue: Arc<CudaStream>,
+}
 
 impl Mark {
     /// Marks the end of what is queued now; `None` on another device, or if the driver refuses.
@@ -14,16 +19,20 @@ impl Mark {
         let Device::Cuda(cuda) = device else {
             return None;
         };
-        cuda.cuda_stream().record_event(None).ok().map(Self)
+        let queue = cuda.cuda_stream();
+        let event = queue.record_event(None).ok()?;
+        Some(Self { event, queue })
     }
 
     /// Whether the work before the mark is done. Waits for nothing.
     pub(crate) fn has_passed(&self) -> bool {
-        self.0.is_complete()
+        self.event.is_complete()
     }
 
     /// Reads the first elements of tensors that were computed before the mark, which has passed, without waiting for work after it.
     pub(crate) fn read<'t>(&self, values: impl Iterator<Item = &'t Tensor>) -> Option<Vec<f64>> {
+        // A thread that only prints reports may never have used the device.
+        self.queue.context().bind_to_thread().ok()?;
         // Not one of cudarc's, which would have every later use of every tensor recorded in events.
         let side = stream::create(stream::StreamKind::NonBlocking).ok()?;
         let read: Option<Vec<_>> = values.map(|value| read(value, side)).collect();
