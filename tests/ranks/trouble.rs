@@ -1,10 +1,13 @@
 //! A rank in trouble, and what the others see of it.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Tensor};
-use candle_headroom::batch::{CutFinding, EventKind, Fixed, MicroBatch, Observer, TrainingEvent};
+use candle_headroom::batch::{
+    Batch, CutFinding, EventKind, Extent, Fixed, MicroBatch, Observer, TrainingEvent,
+};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{CutCause, GroupError, LossError, Phase};
 use candle_headroom::testing::Faults;
@@ -174,6 +177,45 @@ fn a_panic_that_is_caught_is_told_to_the_others() {
             let error = trainer
                 .step(&batch, |(x, y), _| model.loss(&x, &y))
                 .expect_err("the other panicked");
+            assert!(
+                matches!(group_error(&error), GroupError::PeerFailed { rank: 1, .. }),
+                "{error}"
+            );
+        }
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect("the next step");
+    });
+}
+
+/// A batch with a bug of its own.
+struct Buggy;
+
+impl Batch for Buggy {
+    type Slice<'a> = Tensor;
+
+    fn extent(&self) -> candle_headroom::Result<Extent> {
+        panic!("on purpose")
+    }
+
+    fn slice(&self, _: Range<usize>) -> candle_headroom::Result<Tensor> {
+        panic!("on purpose")
+    }
+}
+
+/// Otherwise the others would train on this batch together with this rank's next one.
+#[test]
+fn a_panic_of_a_batch_that_is_caught_is_told_to_the_others() {
+    together(2, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        if group.rank() == 1 {
+            let step = std::panic::AssertUnwindSafe(|| trainer.step(&Buggy, |x, _| x.mean_all()));
+            assert!(std::panic::catch_unwind(step).is_err());
+        } else {
+            let done = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+            let error = done.expect_err("the other panicked");
             assert!(
                 matches!(group_error(&error), GroupError::PeerFailed { rank: 1, .. }),
                 "{error}"
