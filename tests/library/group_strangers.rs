@@ -9,12 +9,16 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::groups::{LONG, free_port, open};
 
-/// What rank 1 of three says when it joins: a length of four bytes, and JSON.
+/// The bytes of a greeting, and of the length after it.
+const HEAD: usize = GREETING + 2;
+const GREETING: usize = 16;
+
+/// What rank 1 of three says when it joins: a greeting, the length, and JSON.
 fn hello() -> Vec<u8> {
     let port = free_port();
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let joins = thread::spawn(move || open(1, 3, port, Duration::from_secs(5)).map(drop));
-    let mut said = vec![0; 4];
+    let mut said = vec![0; HEAD];
     let mut stream = loop {
         // On a busy machine a connection may end before anything is said.
         let (mut stream, _) = listener.accept().unwrap();
@@ -22,10 +26,10 @@ fn hello() -> Vec<u8> {
             break stream;
         }
     };
-    let length = u32::from_le_bytes([said[0], said[1], said[2], said[3]]);
-    said.resize(4 + length as usize, 0);
-    stream.read_exact(&mut said[4..]).unwrap();
-    assert!(said[4..].starts_with(b"{"), "{said:?}");
+    let length = u16::from_le_bytes([said[GREETING], said[GREETING + 1]]);
+    said.resize(HEAD + usize::from(length), 0);
+    stream.read_exact(&mut said[HEAD..]).unwrap();
+    assert!(said[HEAD..].starts_with(b"{"), "{said:?}");
     drop((stream, listener));
     assert!(joins.join().unwrap().is_err());
     said
@@ -44,17 +48,14 @@ fn changed(valid: &[u8], random: &mut StdRng) -> Vec<u8> {
                 state_length(&mut said);
             }
             3 => {
-                let length: u32 = random.random();
-                let length = (length >> random.random_range(0..32)).to_le_bytes();
-                said.iter_mut()
-                    .zip(length)
-                    .for_each(|(to, from)| *to = from);
+                let length: u16 = random.random();
+                state(&mut said, length >> random.random_range(0..16));
             }
             _ => {
                 let numbers = ["18446744073709551615", "-1", "0", "1e999", "null", "[[[["];
                 let number = numbers[random.random_range(0..numbers.len())];
-                let digit = said.iter().skip(4).position(u8::is_ascii_digit);
-                let Some(digit) = digit.map(|digit| digit + 4) else {
+                let digit = said.iter().skip(HEAD).position(u8::is_ascii_digit);
+                let Some(digit) = digit.map(|digit| digit + HEAD) else {
                     continue;
                 };
                 said.splice(digit..=digit, number.bytes()).for_each(drop);
@@ -66,8 +67,13 @@ fn changed(valid: &[u8], random: &mut StdRng) -> Vec<u8> {
 }
 
 fn state_length(said: &mut [u8]) {
-    let length = said.len().saturating_sub(4) as u32;
-    said.iter_mut()
+    state(said, said.len().saturating_sub(HEAD) as u16);
+}
+
+/// States a length after the greeting.
+fn state(said: &mut [u8], length: u16) {
+    let places = said.iter_mut().skip(GREETING);
+    places
         .zip(length.to_le_bytes())
         .for_each(|(to, from)| *to = from);
 }
