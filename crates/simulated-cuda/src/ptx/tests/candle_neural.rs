@@ -287,7 +287,7 @@ fn sorting() {
     arguments
         .launch_shaped(
             &entry(&module, "asort_asc_f32"),
-            [1, 2, 1],
+            [2, 1, 1],
             [128, 1, 1],
             512,
         )
