@@ -21,7 +21,7 @@ pub(super) struct Shared {
     layers: AtomicU32,
 }
 
-/// The number of the one that measures, the newest; 0 if there is none, which is all that is read then.
+/// The number of the `Shared` that measures now, which is the newest; 0 if there is none. Code that finds 0 reads nothing else.
 static ACTIVE: AtomicU64 = AtomicU64::new(0);
 /// The same one, for the phases of trainers.
 static NEWEST: RwLock<Weak<Shared>> = RwLock::new(Weak::new());
