@@ -76,7 +76,10 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
     ensure!(kind == "LORA", "`peft_type` is `{kind}`, supported is LORA");
     let bias: Option<String> = fields.optional("bias")?;
     let bias = bias.as_deref().unwrap_or("none");
-    ensure!(bias == "none", "`bias` is `{bias}`, and only `none` is supported");
+    ensure!(
+        bias == "none",
+        "`bias` is `{bias}`, and only `none` is supported"
+    );
     for name in UNSUPPORTED {
         if let Some(value) = fields.optional::<Value>(name)?.filter(is_set) {
             bail!("`{name}` is {value}, which is not supported")

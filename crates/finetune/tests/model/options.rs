@@ -176,7 +176,11 @@ fn adapters_that_are_not_supported_are_named() {
             json!("IA3"),
             "`peft_type` is `IA3`, supported is LORA",
         ),
-        ("bias", json!("all"), "`bias` is `all`, and only `none` is supported"),
+        (
+            "bias",
+            json!("all"),
+            "`bias` is `all`, and only `none` is supported",
+        ),
         ("use_dora", json!(true), "`use_dora` is true"),
         (
             "modules_to_save",
