@@ -1,6 +1,6 @@
 //! Runs inference over a data set under a memory limit. The batch size is found while it runs; results come in order, each sample once.
 //!
-//! `cargo run --release --example process_batches`
+//! `cargo run --example process_batches`
 
 use candle_core::{DType, Tensor};
 use candle_headroom::batch::BatchProcessor;

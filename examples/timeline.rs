@@ -1,4 +1,4 @@
-//! Writes a page of a run under memory pressure: `cargo run --release --example timeline -- page.html [trace.json]`.
+//! Writes a page of a run under memory pressure: `cargo run --example timeline -- page.html [trace.json]`.
 //!
 //! A small transformer trains within a memory limit and is evaluated every 20 steps. Some texts are longer than the others and need
 //! more memory. After a third of the run a cache takes memory away, as another process on a GPU would; later it is dropped.

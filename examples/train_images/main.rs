@@ -1,6 +1,6 @@
 //! A convolutional net with BatchNorm learns handwritten digits within a memory budget that its batches do not fit.
 //!
-//! `cargo run --release --example train_images -- --help` lists the options. Bad input ends with one line and status 2.
+//! `cargo run --example train_images -- --help` lists the options. Bad input ends with one line and status 2.
 
 mod answers;
 mod arguments;

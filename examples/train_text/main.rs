@@ -1,6 +1,6 @@
 //! The main job: a byte-level transformer learns real text within a memory budget that its whole batch does not fit.
 //!
-//! `cargo run --release --example train_text -- --help` lists the options. Bad input ends with one line and status 2.
+//! `cargo run --example train_text -- --help` lists the options. Bad input ends with one line and status 2.
 
 mod arguments;
 mod corpus;

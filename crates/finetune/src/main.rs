@@ -1,6 +1,6 @@
 //! Fine-tunes a model of the Llama family from the Hugging Face hub or a folder: by LoRA or fully, on text, JSON lines or Parquet.
 //!
-//! `cargo run --release -p headroom-finetune -- --help` lists the options. Without options it makes a small model and fine-tunes that. Bad
+//! `cargo run -p headroom-finetune -- --help` lists the options. Without options it makes a small model and fine-tunes that. Bad
 //! input ends with one line and status 2.
 
 mod arguments;
