@@ -140,6 +140,13 @@ impl Attempt<'_> {
         }
     }
 
+    /// The bytes that a micro-batch of this cost is known to need.
+    pub(super) fn need(&self, cost: usize) -> Option<u64> {
+        let regions = &self.engine.regions;
+        let proven = regions.proven(regions.of(self.micro.recomputes));
+        proven.need(cost)
+    }
+
     /// What recomputation would save in a micro-batch of this cost, unless it is used already.
     pub(super) fn recomputation(&self, cost: usize) -> Option<Remedy> {
         if self.micro.recomputes {
