@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::mix::mix;
+use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -83,6 +84,7 @@ impl Engine {
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
+                surroundings: Surroundings::new(memory.as_ref()),
                 watched: RefCell::default(),
             };
             let piece = self.piece(size, || work.held().0);

@@ -2,7 +2,7 @@ use super::core::Core;
 use super::exchanged::OwnShard;
 use super::ranks::{Ranks, Turn};
 use super::report::StepReport;
-use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended};
+use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended, run_phase};
 use crate::error::{Error, Phase, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::{Commit, StateDict};
@@ -38,7 +38,7 @@ impl<O: Commit> Core<O> {
         let measured = Measured::begin(memory);
         let _piece = engine.piece(0, || self.held().0);
         let commit = || self.commit(engine, &measured, processed);
-        let report = engine.phase(Phase::Optimizer, &measured, commit);
+        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), commit);
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
