@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::ops::Range;
+use std::time::Instant;
 
 use super::engine::Engine;
 use super::measured::Measured;
@@ -58,6 +59,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(crate) memory: Measured<'a>,
     pub(super) engine: &'a Engine,
+    pub(super) surroundings: Surroundings,
     /// The regions that the forward pass ran.
     pub(super) watched: RefCell<Watched>,
 }
@@ -79,6 +81,7 @@ impl Engine {
             },
             memory: Measured::begin(self.memory.as_ref()),
             engine: self,
+            surroundings: Surroundings::new(self.memory.as_ref()),
             watched: RefCell::default(),
         }
     }
@@ -91,25 +94,27 @@ impl Attempt<'_> {
         slice: impl FnOnce(Range<usize>) -> Result<S>,
         f: &mut impl FnMut(S, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<T> {
-        let samples = self.micro.samples.clone();
-        let cut = || run_phase(Phase::Transfer, || slice(samples));
-        let slice = self.phase(Phase::Transfer, |_| cut())?;
-        let seed = self.micro.seed();
-        let forward = || run_phase(Phase::Forward, || seeded(seed, || f(slice, &self.micro)));
-        let keeps = !self.micro.recomputes;
-        self.phase(Phase::Forward, |_| {
-            let (done, mut watched) = watch(keeps, forward);
+        let slice = self.phase(Phase::Transfer, || {
+            testing::inject(Phase::Transfer)?;
+            slice(self.micro.samples.clone())
+        })?;
+        let forward = || {
+            testing::inject(Phase::Forward)?;
+            seeded(self.micro.seed(), || f(slice, &self.micro))
+        };
+        self.phase(Phase::Forward, || {
+            let (done, mut watched) = watch(!self.micro.recomputes, forward);
             watched.held = watched.held.filter(|_| done.is_ok());
             self.watched.replace(watched);
-            done
+            Ok(done?)
         })
     }
 
     /// Runs the backward pass, and reports when regions were recomputed in it.
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.phase(Phase::Backward, |surroundings| {
+        self.phase(Phase::Backward, || {
             let (done, _) = watch(false, work);
-            let again = surroundings.take_again().into_iter();
+            let again = self.surroundings.take_again().into_iter();
             for again in again.filter(|_| !self.micro.is_check) {
                 self.engine.notify(|| EventKind::PhaseEnded {
                     phase: Phase::Recompute,
@@ -126,18 +131,17 @@ impl Attempt<'_> {
         })
     }
 
-    /// Runs a phase, which names itself in an exhaustion, and reports it unless this is a check.
-    pub(crate) fn phase<T>(
-        &self,
-        phase: Phase,
-        work: impl FnOnce(&Surroundings) -> Result<T>,
-    ) -> Result<T> {
-        let surroundings = Surroundings::new(self.engine.memory.as_ref());
-        let work = || surroundings.around(|| work(&surroundings));
-        match self.micro.is_check {
-            true => work(),
-            false => self.engine.phase(phase, &self.memory, work),
-        }
+    /// Runs a phase of this micro-batch, and reports it unless this is a check.
+    pub(crate) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let reported = (!self.micro.is_check).then_some((self.engine, &self.memory));
+        run_phase(phase, reported, || self.surroundings.around(work))
+    }
+
+    /// The bytes that a micro-batch of this cost is known to need.
+    pub(super) fn need(&self, cost: usize) -> Option<u64> {
+        let regions = &self.engine.regions;
+        let proven = regions.proven(regions.of(self.micro.recomputes));
+        proven.need(cost)
     }
 
     /// What recomputation would save in a micro-batch of this cost, unless it is used already.
@@ -174,14 +178,29 @@ impl Attempt<'_> {
     }
 }
 
-/// Runs one phase of a micro-batch: an exhaustion names the phase, and tests can inject a failure here.
-pub(crate) fn run_phase<T, E: Into<Error>>(
+/// Runs one phase of a micro-batch or an update. The memory of layers is counted for it, and an exhaustion names it. Where an engine runs it,
+/// observers learn of its beginning and its end, with the memory since the work began of which it is a part.
+///
+/// The points at which tests make memory run out lie within `work`: waiting for other ranks has none, accumulating one for each parameter.
+pub(crate) fn run_phase<T>(
     phase: Phase,
-    work: impl FnOnce() -> Result<T, E>,
+    reported: Option<(&Engine, &Measured<'_>)>,
+    work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let _phase = layers::phase(phase);
-    testing::inject(phase)
-        .map_err(Error::from)
-        .and_then(|()| work().map_err(Into::into))
-        .map_err(|error| error.in_phase(phase))
+    if let Some((engine, _)) = reported {
+        engine.notify(|| EventKind::PhaseBegan(phase));
+    }
+    let began = Instant::now();
+    let done = work().map_err(|error| error.in_phase(phase));
+    if let Some((engine, memory)) = reported {
+        engine.notify(|| EventKind::PhaseEnded {
+            phase,
+            began,
+            elapsed: began.elapsed(),
+            memory: memory.reading(),
+            succeeded: done.is_ok(),
+        });
+    }
+    done
 }

@@ -12,7 +12,7 @@ use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
 use super::regions::KnownRegions;
 use super::trials::{Trials, shape};
-use crate::error::{Error, Holding, Phase, Result};
+use crate::error::{Error, Holding, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
 
@@ -133,30 +133,6 @@ impl Engine {
     ) -> layers::Guard {
         let work = (self.task, self.step, samples);
         layers::piece(&self.device, self.number, work, held)
-    }
-
-    /// Runs one phase and reports it.
-    pub(crate) fn phase<T>(
-        &self,
-        phase: Phase,
-        memory: &Measured<'_>,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let _phase = layers::phase(phase);
-        if self.observers.is_empty() {
-            return work();
-        }
-        self.notify(|| EventKind::PhaseBegan(phase));
-        let began = Instant::now();
-        let result = work();
-        self.notify(|| EventKind::PhaseEnded {
-            phase,
-            began,
-            elapsed: began.elapsed(),
-            memory: memory.reading(),
-            succeeded: result.is_ok(),
-        });
-        result
     }
 
     /// Tells observers, if there are any. The event and the policy's plan take time to compute.

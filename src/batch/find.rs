@@ -1,10 +1,11 @@
 use candle_core::Device;
 
-use super::exhaustion::conclude;
+use super::exhaustion::ended;
+use super::measured::Measured;
 use super::model::MemoryModel;
 use super::policy::at_least_one;
 use super::policy::taken;
-use crate::error::{Cause, Error, Result, device_name};
+use crate::error::{Error, Result, device_name};
 use crate::memory::{DeviceMemory, recover, unmask};
 
 /// Part of the room that is left free, so that the size also fits the next batch.
@@ -56,9 +57,7 @@ pub fn find_batch_size<T>(
                 if size == 1 {
                     exhausted.micro_batch = Some(1);
                     (exhausted.device).get_or_insert_with(|| device_name(device.location()));
-                    let is_passing = exhausted.cause == Cause::Neighbour;
-                    conclude(&mut exhausted, is_passing, memory, Vec::new());
-                    return Err(Error::ResourceExhausted(exhausted));
+                    return Err(ended(exhausted, false, Vec::new(), memory));
                 }
                 bad = Some(size);
             }
@@ -78,26 +77,22 @@ fn attempt<T>(
     size: usize,
     f: &mut impl FnMut(usize) -> candle_core::Result<T>,
 ) -> Result<()> {
-    let Some(memory) = memory else {
-        drop(f(size)?);
-        return Ok(());
-    };
     // The first call includes what is allocated only once, so that size is measured twice.
-    let calls = 1 + usize::from(size == 1);
+    let calls = 1 + usize::from(size == 1 && memory.is_some());
     for _ in 0..calls {
-        let scope = memory.peak_scope();
+        let measured = Measured::begin(memory);
         match f(size).map_err(Error::from) {
             Ok(result) => drop(result),
-            Err(Error::ResourceExhausted(mut exhausted)) => {
-                memory.describe(&scope, None, &mut exhausted);
+            Err(Error::ResourceExhausted(found)) => {
+                let exhausted = measured.exhausted(found, None, None);
                 return Err(Error::ResourceExhausted(exhausted));
             }
             Err(error) => return Err(error),
         }
-        if let Some(bytes) = taken(scope.peak(), scope.start()) {
+        if let Some(bytes) = taken(measured.peak(), measured.start()) {
             model.observe(size, bytes);
         }
-        memory.check(&scope).map_err(Error::ResourceExhausted)?;
+        measured.check(None)?;
     }
     Ok(())
 }

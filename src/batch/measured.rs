@@ -1,9 +1,9 @@
-use crate::error::{Error, MemoryReading, Phase, ResourceExhausted, Result};
+use crate::error::{Cause, Error, MemoryReading, Phase, Resource, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// The use of memory since a piece of work began. Without a memory, nothing is known.
 #[derive(Debug)]
-pub(crate) struct Measured<'a>(Option<(&'a DeviceMemory, PeakScope)>);
+pub(crate) struct Measured<'a>(pub(super) Option<(&'a DeviceMemory, PeakScope)>);
 
 impl<'a> Measured<'a> {
     pub(crate) fn begin(memory: Option<&'a DeviceMemory>) -> Self {
@@ -34,15 +34,21 @@ impl<'a> Measured<'a> {
     }
 
     /// Fails if the use went over a soft limit. Called before work that would use more.
-    pub(crate) fn check(&self, phase: Phase) -> Result<()> {
-        let checked = (self.0.as_ref()).map_or(Ok(()), |(memory, scope)| memory.check(scope));
-        checked.map_err(|exhausted| Error::ResourceExhausted(exhausted).in_phase(phase))
-    }
-
-    /// Adds the memory's state, and the cause that follows from it if work of this size is known to `need` so many bytes.
-    pub(crate) fn describe(&self, need: Option<u64>, exhausted: &mut ResourceExhausted) {
-        if let Some((memory, scope)) = &self.0 {
-            memory.describe(scope, need, exhausted);
+    pub(crate) fn check(&self, phase: impl Into<Option<Phase>>) -> Result<()> {
+        let Some((memory, scope)) = &self.0 else {
+            return Ok(());
+        };
+        let over = scope.peak().zip(memory.limit());
+        if over.is_none_or(|(peak, limit)| peak <= limit) {
+            return Ok(());
         }
+        let resource = match memory.device().is_cpu() {
+            true => Resource::HostMemory,
+            false => Resource::DeviceMemory,
+        };
+        let mut found = ResourceExhausted::new(resource, Cause::Limit);
+        found.phase = phase.into();
+        let exhausted = self.exhausted(found.into(), None, None);
+        Err(Error::ResourceExhausted(exhausted))
     }
 }

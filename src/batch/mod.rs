@@ -34,7 +34,7 @@ pub use division::Division;
 pub(crate) use division::SharedDivision;
 pub(crate) use engine::Engine;
 pub use event::Event;
-pub(crate) use exhaustion::conclude;
+pub(crate) use exhaustion::ended;
 pub use find::find_batch_size;
 pub use fingerprint::Fingerprint;
 pub use fixed::Fixed;

@@ -4,7 +4,7 @@ use std::time::Instant;
 use super::attempt::{Attempt, Failure, Work};
 use super::engine::Engine;
 use super::event::Event;
-use super::exhaustion::{complete, conclude};
+use super::exhaustion::{ended, is_passing};
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::mix::mix;
+use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -83,6 +84,7 @@ impl Engine {
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
+                surroundings: Surroundings::new(memory.as_ref()),
                 watched: RefCell::default(),
             };
             let piece = self.piece(size, || work.held().0);
@@ -124,30 +126,23 @@ impl Engine {
                     (error, true)
                 }
             };
-            let Error::ResourceExhausted(mut exhausted) = error else {
+            let Error::ResourceExhausted(found) = error else {
                 return Err(unmask(error, &self.device));
             };
             let (held, remedies) = work.held();
-            (exhausted.held, exhausted.layers) = (held, layers);
-            let need = self
-                .regions
-                .proven(self.regions.of(recomputes))
-                .need(extent.cost);
-            attempt.memory.describe(need, &mut exhausted);
-            let is_passing = complete(&mut exhausted, &attempt, extent.cost);
+            let failed = (&attempt, extent.cost, layers);
+            let exhausted = (attempt.memory).exhausted(found, Some(held), Some(failed));
             let watched = attempt.watched.into_inner();
             self.regions.note(extent.cost, &watched);
             self.notify(|| EventKind::Exhausted(&exhausted));
             // An asynchronous fault surfaces here, and nothing is retried on a lost device.
             recover(&self.device)?;
             let failure = Failed::new(size, &exhausted)
-                .passing(is_passing)
+                .passing(is_passing(&exhausted))
                 .regions(self.regions.of(recomputes));
             let Some(to) = self.next_size(&mut at, extent, &failure, is_lost) else {
                 // A sample whose earlier batches were lost may fit.
-                let may_fit = is_passing || is_final;
-                conclude(&mut exhausted, may_fit, memory.as_ref(), remedies);
-                return Err(Error::ResourceExhausted(exhausted));
+                return Err(ended(exhausted, is_final, remedies, memory.as_ref()));
             };
             let event = Event::Retried {
                 samples: at.done..at.done + size,

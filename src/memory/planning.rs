@@ -5,9 +5,7 @@ use std::time::Duration;
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::device::{DeviceMemory, PeakScope};
-use crate::error::{
-    Cause, MemoryReading, Remedy, Resource, ResourceExhausted, Result, device_name,
-};
+use crate::error::{Cause, MemoryReading, Neighbour};
 
 /// A neighbour is blamed if memory outside the pool has grown by more than the device's capacity divided by this.
 const NEIGHBOUR_FRACTION: u64 = 64;
@@ -48,32 +46,11 @@ impl DeviceMemory {
         Some(bound.saturating_sub(now.in_use?))
     }
 
-    /// The exhaustion to report if the use has exceeded the limit since `scope` began.
-    pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
-        let known = self.limit().zip(scope.peak());
-        if known.is_none_or(|(limit, peak)| peak <= limit) {
-            return Ok(());
-        }
-        let resource = match self.device().is_cpu() {
-            true => Resource::HostMemory,
-            false => Resource::DeviceMemory,
-        };
-        let mut exhausted = ResourceExhausted::new(resource, Cause::Limit);
-        self.describe(scope, None, &mut exhausted);
-        Err(Box::new(exhausted))
-    }
-
-    /// Adds the memory's state to an exhaustion since `scope` began, and the cause if it follows from the state. `need` is the known
-    /// use of work of the failed size, in bytes.
-    pub(crate) fn describe(
-        &self,
-        scope: &PeakScope,
-        need: Option<u64>,
-        exhausted: &mut ResourceExhausted,
-    ) {
+    /// The memory's state when work that began with `scope` fails, and the cause that follows from it if the device has refused an
+    /// allocation. `need` is the known use of work of the failed size, in bytes.
+    pub(crate) fn refused(&self, scope: &PeakScope, need: Option<u64>) -> (MemoryReading, Cause) {
         let stats = self.stats();
-        exhausted.device = Some(device_name(self.device().location()));
-        exhausted.bytes = MemoryReading {
+        let bytes = MemoryReading {
             requested: None,
             in_use: stats.in_use,
             reserved: stats.reserved,
@@ -82,26 +59,14 @@ impl DeviceMemory {
             free: stats.free,
             total: stats.total,
         };
-        if exhausted.cause == Cause::Unknown && exhausted.resource == Resource::DeviceMemory {
-            let others = stats.unaccounted.unwrap_or(0);
-            let others_grew = others.saturating_sub(self.shared.others_at_open);
-            exhausted.cause = cause(&exhausted.bytes, need, others_grew);
-        }
+        let others = stats.unaccounted.unwrap_or(0);
+        let others_grew = others.saturating_sub(self.shared.others_at_open);
+        (bytes, cause(&bytes, need, others_grew))
     }
 
-    /// Adds the other processes on the device, and as a remedy the end of the largest one if that may be the reason.
-    /// It asks the driver and may take seconds.
-    pub(crate) fn name_neighbours(&self, exhausted: &mut ResourceExhausted) {
-        exhausted.neighbours = self.shared.backing.neighbours();
-        let in_the_way = match exhausted.cause {
-            Cause::Neighbour | Cause::DeviceFull => true,
-            Cause::NeverFits => exhausted.bytes.limit.is_none(),
-            _ => false,
-        };
-        if let Some(neighbour) = exhausted.neighbours.first().filter(|_| in_the_way) {
-            let remedy = Remedy::new(format!("the GPU without {neighbour}"), neighbour.bytes);
-            exhausted.remedies.push(remedy);
-        }
+    /// Other processes on the device, the largest first. It asks the driver and may take seconds.
+    pub(crate) fn neighbours(&self) -> Vec<Neighbour> {
+        self.shared.backing.neighbours()
     }
 }
 

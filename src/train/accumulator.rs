@@ -8,6 +8,7 @@ use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
 use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost};
 use crate::optim::{Commit, Committed, Parameter};
+use crate::testing;
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///
@@ -62,8 +63,9 @@ impl<O: Commit> GradientAccumulator<O> {
     /// - [`WindowLost`](crate::error::WindowLost) if adding failed half-way, so that the gradients accumulated before are lost too.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
         self.begin()?;
-        let contribution = self.differentiate(loss.into(), samples, 1.)?;
-        self.accumulate(contribution)
+        let differentiate = || self.differentiate(loss.into(), samples, 1.);
+        let contribution = run_phase(Phase::Backward, None, differentiate)?;
+        run_phase(Phase::Accumulate, None, || self.accumulate(contribution))
     }
 
     /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
@@ -100,7 +102,10 @@ impl<O: Commit> GradientAccumulator<O> {
         if self.window.loss.weight() > 0. {
             self.slots.check_reached()?;
             let takes_f32 = self.optimizer.takes_f32();
-            let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
+            let gradients = run_phase(Phase::Optimizer, None, || {
+                testing::inject(Phase::Optimizer)?;
+                self.slots.gradients(takes_f32)
+            })?;
             // Until it returns, because a panic may leave some parameters updated.
             self.is_interrupted = true;
             let committed = commit(&mut self.optimizer, &gradients);
@@ -224,25 +229,21 @@ impl<O: Commit> GradientAccumulator<O> {
         let loss = loss.weighted(samples)?;
         let mut gradients = Vec::new();
         if loss.weight > 0. {
-            gradients = run_phase(Phase::Backward, || {
-                let scaled = self.optimizer.scale_loss(&loss.value)?;
-                match times {
-                    1. => self.slots.differentiate(&scaled),
-                    _ => self.slots.differentiate(&(scaled * times)?),
-                }
-            })?;
+            testing::inject(Phase::Backward)?;
+            let scaled = self.optimizer.scale_loss(&loss.value)?;
+            gradients = match times {
+                1. => self.slots.differentiate(&scaled)?,
+                _ => self.slots.differentiate(&(scaled * times)?)?,
+            };
         }
-        let loss = loss.alone();
-        Ok((
-            loss.map_err(|error| error.in_phase(Phase::Backward))?,
-            gradients,
-        ))
+        Ok((loss.alone()?, gradients))
     }
 
     /// Adds gradients: first everything that can run out of memory, then the means in place. With W the weight so far and w the
     /// new one, a mean becomes `mean · W/(W+w) + gradient · factor/(W+w)`.
     pub(super) fn accumulate(&mut self, (loss, gradients): Contribution) -> Result<()> {
-        run_phase(Phase::Accumulate, || self.slots.prepare(&gradients))?;
+        testing::inject(Phase::Accumulate)?;
+        self.slots.prepare(&gradients)?;
         if loss.weight > 0. {
             let before = self.window.loss.weight();
             let total = before + loss.weight;

@@ -411,7 +411,7 @@ impl<O: Commit> Accumulation<'_, O> {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
             attempt.memory.check(Phase::Backward)?;
         }
-        match attempt.phase(Phase::Accumulate, |_| accumulator.accumulate(contribution)) {
+        match attempt.phase(Phase::Accumulate, || accumulator.accumulate(contribution)) {
             Ok(()) => {
                 traces.keep();
                 Ok(())

@@ -13,6 +13,7 @@ use crate::error::{
     untrainable,
 };
 use crate::optim::Parameter;
+use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug)]
@@ -153,8 +154,11 @@ impl Slots {
         gradients: Gradients,
     ) -> Result<(), (bool, Error)> {
         for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
-            run_phase(Phase::Accumulate, || slot.blend(keep, add, gradient))
-                .map_err(|error| (index > 0, error))?;
+            run_phase(Phase::Accumulate, None, || {
+                testing::inject(Phase::Accumulate)?;
+                slot.blend(keep, add, gradient)
+            })
+            .map_err(|error| (index > 0, error))?;
         }
         Ok(())
     }

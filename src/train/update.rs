@@ -2,7 +2,7 @@ use super::core::Core;
 use super::exchanged::OwnShard;
 use super::ranks::{Ranks, Turn};
 use super::report::StepReport;
-use crate::batch::{Engine, Event, EventKind, Measured, Processed, conclude};
+use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended, run_phase};
 use crate::error::{Error, Phase, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::{Commit, StateDict};
@@ -38,7 +38,7 @@ impl<O: Commit> Core<O> {
         let measured = Measured::begin(memory);
         let _piece = engine.piece(0, || self.held().0);
         let commit = || self.commit(engine, &measured, processed);
-        let report = engine.phase(Phase::Optimizer, &measured, commit);
+        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), commit);
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
@@ -56,15 +56,14 @@ impl<O: Commit> Core<O> {
         &self,
         engine: &Engine,
         measured: &Measured<'_>,
-        mut done: Result<T>,
+        done: Result<T>,
     ) -> Result<T> {
-        if let Err(Error::ResourceExhausted(exhausted)) = &mut done {
-            let (held, remedies) = self.held();
-            exhausted.held = held;
-            measured.describe(None, exhausted);
-            conclude(exhausted, false, engine.memory.as_ref(), remedies);
-        }
-        done
+        let Err(Error::ResourceExhausted(found)) = done else {
+            return done;
+        };
+        let (held, remedies) = self.held();
+        let exhausted = measured.exhausted(found, Some(held), None);
+        Err(ended(exhausted, false, remedies, engine.memory.as_ref()))
     }
 
     fn commit(
@@ -76,10 +75,9 @@ impl<O: Commit> Core<O> {
         // The ranks add theirs once.
         let mut sum = None;
         let mut report = self.commit_once(&mut sum);
-        if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
-            exhausted.held = self.held().0;
-            measured.describe(None, exhausted);
-            engine.notify(|| EventKind::Exhausted(exhausted));
+        if let Err(Error::ResourceExhausted(found)) = report {
+            let exhausted = measured.exhausted(found, Some(self.held().0), None);
+            engine.notify(|| EventKind::Exhausted(&exhausted));
             // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
             recover(&engine.device)?;
             let cause = exhausted.cause;

@@ -98,12 +98,12 @@ impl Ranks {
         data: &Data,
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
-        let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
+        let prepared = run_phase(Phase::Reduce, None, || self.prepare(accumulator));
         let (mut status, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
                 tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
                 recover(&accumulator.device())?;
-                run_phase(Phase::Reduce, || self.prepare(accumulator))?
+                run_phase(Phase::Reduce, None, || self.prepare(accumulator))?
             }
             prepared => prepared?,
         };
@@ -117,19 +117,20 @@ impl Ranks {
             // No rank goes on to the exchange.
             agreed.inspect_err(|_| progress.is_over.store(true, Ordering::Relaxed))
         };
-        let statuses = engine.phase(Phase::Wait, memory, agree)?;
+        let reported = Some((engine, memory));
+        let statuses = run_phase(Phase::Wait, reported, agree)?;
         let waited = began.elapsed();
         let reduce = || {
             let loss = self.reduce(accumulator, &statuses, loss)?;
             testing::inject_after_exchange()?;
             Ok::<_, Error>(loss)
         };
-        match engine.phase(Phase::Reduce, memory, reduce) {
+        match run_phase(Phase::Reduce, reported, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
                 self.fail(&error.to_string());
-                return Err(error.in_phase(Phase::Reduce));
+                return Err(error);
             }
         }
         let reduced = began.elapsed().saturating_sub(waited);
@@ -180,6 +181,7 @@ impl Ranks {
         &self,
         accumulator: &mut GradientAccumulator<O>,
     ) -> Result<(Status, Option<Tensor>)> {
+        testing::inject(Phase::Reduce)?;
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         if window.loss.weight() <= 0. {
@@ -271,6 +273,7 @@ impl Ranks {
             return Ok(Duration::ZERO);
         };
         let share = || {
+            testing::inject(Phase::Reduce)?;
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
             for bucket in flat.buckets() {
@@ -285,7 +288,7 @@ impl Ranks {
             }
             Ok::<_, Error>(())
         };
-        engine.phase(Phase::Reduce, memory, || run_phase(Phase::Reduce, share))?;
+        run_phase(Phase::Reduce, Some((engine, memory)), share)?;
         self.since = Instant::now();
         Ok(began.elapsed())
     }
