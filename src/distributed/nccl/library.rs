@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use crate::environment::patience;
+use crate::environment::patience::{self, Trusted};
 
 const NAME: &str = "libnccl.so.2";
 /// The path of another file; empty for no NCCL. It is ignored in a program that has more rights than the user who started it.
@@ -57,9 +57,9 @@ impl Library {
         }
         let path = chosen.unwrap_or_else(|| PathBuf::from(NAME));
         // SAFETY: the file is NCCL by its name or by the user's word; it may be loaded and asked for its version at any time.
-        let library = unsafe { patience::load(&path, LIMIT) };
-        let library =
-            library.map_err(|error| format!("NCCL cannot be loaded ({error}): {REMEDY}"))?;
+        let trusted = unsafe { Trusted::new(&path) };
+        let library = patience::load(&trusted, LIMIT)
+            .map_err(|error| format!("NCCL cannot be loaded ({error}): {REMEDY}"))?;
         let unlike = |error: libloading::Error| {
             format!("{} is not NCCL ({error}): {REMEDY}", path.display())
         };
