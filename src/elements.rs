@@ -75,11 +75,7 @@ fn filled<T: WithDType, E: From<candle_core::Error>>(
     let reserved = values.try_reserve_exact(count);
     reserved.map_err(candle_core::Error::wrap)?;
     values.resize(count, T::zero());
-    // SAFETY: the pointer and the length in bytes are those of a live, initialized vector that nobody else refers to meanwhile. It is
-    // called for the number types above only, which have no padding, and of which any bytes are a value.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(&values[..]))
-    };
+    let bytes = plain_mut(&mut values);
     fill(bytes)?;
     if cfg!(target_endian = "big") {
         let elements = bytes.chunks_exact_mut(size_of::<T>());
@@ -93,9 +89,44 @@ pub(crate) fn size(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
+/// The bytes of numbers, to change.
+pub(crate) fn plain_mut<T: WithDType>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: the pointer and the length in bytes are those of a live slice that is borrowed mutably. It is called for the number types
+    // above only, which have no padding, and of which any bytes are a value.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
 /// The bytes of numbers.
 fn plain<T: WithDType>(values: &[T]) -> &[u8] {
     // SAFETY: the pointer and the length in bytes are those of a live slice. It is called for the number types above only, which
     // have no padding, and any byte is a valid `u8`.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_as_the_same_numbers() -> Result<()> {
+        macro_rules! types {
+            ($($dtype:ident)+) => { [$(DType::$dtype),+] };
+        }
+        for dtype in of_elements!(types) {
+            let numbers = Tensor::arange(0f32, 12., &Device::Cpu)?.to_dtype(dtype)?;
+            // Not contiguous, and not from the beginning of its storage.
+            let numbers = numbers.reshape((3, 4))?.narrow(0, 1, 2)?.t()?;
+            let bytes = with_bytes(&numbers, <[u8]>::to_vec)?;
+            assert_eq!(bytes.len(), size(&numbers), "{dtype:?}");
+            let same = from_bytes(dtype, &[4, 2], &Device::Cpu, |into| {
+                into.copy_from_slice(&bytes);
+                Ok::<_, candle_core::Error>(())
+            })?;
+            let mut expected = Vec::new();
+            numbers.contiguous()?.write_bytes(&mut expected)?;
+            assert_eq!(bytes, expected, "{dtype:?}");
+            assert_eq!(with_bytes(&same, <[u8]>::to_vec)?, expected, "{dtype:?}");
+        }
+        Ok(())
+    }
 }

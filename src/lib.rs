@@ -81,7 +81,7 @@
 //! | `nvtx` | `timeline::NvtxRanges`: batches and phases in NVIDIA's profilers |
 //! | `testing` | `testing`: memory that runs out at a chosen point, for your own tests |
 
-#![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
+#![deny(missing_docs, unsafe_code, clippy::undocumented_unsafe_blocks)]
 // It neither prints nor ends the process, and what cannot be is an error: promise 10.
 #![deny(
     clippy::dbg_macro,
@@ -129,9 +129,11 @@ pub mod distributed;
 #[cfg(not(feature = "distributed"))]
 #[path = "distributed/alone.rs"]
 mod distributed;
+#[allow(unsafe_code, reason = "tensors' elements as bytes")]
 mod elements;
 pub mod environment;
 pub mod error;
+#[allow(unsafe_code, reason = "a thread's mask of signals")]
 mod files;
 #[cfg(any(feature = "checkpoint", feature = "data"))]
 mod fixed_file;

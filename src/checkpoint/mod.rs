@@ -103,6 +103,7 @@ mod save;
 mod schedule;
 mod settings;
 mod signal;
+#[allow(unsafe_code, reason = "an action that a signal's handler runs")]
 mod signals;
 mod snapshot;
 mod tensor_files;

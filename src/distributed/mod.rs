@@ -40,8 +40,10 @@ mod engines;
 mod group;
 mod launch;
 #[cfg(feature = "mpi")]
+#[allow(unsafe_code, reason = "calls MPI")]
 mod mpi;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls NCCL")]
 mod nccl;
 #[cfg(not(feature = "mpi"))]
 mod no_mpi;

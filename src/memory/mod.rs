@@ -1,8 +1,10 @@
 //! The memory of a device: counting, limiting, growing, and recovering after it ran out.
 
+#[allow(unsafe_code, reason = "is a global allocator")]
 mod allocator;
 mod cuda;
 mod device;
+#[allow(unsafe_code, reason = "calls `mallopt`")]
 mod host;
 mod limit;
 mod planning;
@@ -10,9 +12,9 @@ mod planning;
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};
 pub use cuda::{CudaMemoryBuilder, recover};
-pub(crate) use cuda::{Mark, unmask};
 #[cfg(feature = "cuda")]
-pub(crate) use cuda::{PageLocked, drain, while_dropping};
+pub(crate) use cuda::{Handle, PageLocked, drain, while_dropping};
+pub(crate) use cuda::{Mark, unmask};
 pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 pub(crate) use limit::bytes_text;

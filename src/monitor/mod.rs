@@ -10,7 +10,7 @@ mod threshold;
 mod worker;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub(crate) use worker::Samples;
 
 use crate::batch::{EventKind, Observer, TrainingEvent};
 use crate::distributed::Group;
-use crate::environment::nvml::{Library, NAMES, within};
+use crate::environment::nvml::{Library, installed, within};
+use crate::environment::patience::Trusted;
 use crate::error::{Result, invalid};
 use sinks::Output;
 use source::Waited;
@@ -100,8 +101,8 @@ pub struct MonitorBuilder {
     rank: Option<usize>,
     thresholds: Vec<Threshold>,
     outputs: Vec<Output>,
-    /// The paths at which NVML is looked for.
-    libraries: Vec<PathBuf>,
+    /// Where NVML is looked for.
+    libraries: Vec<Trusted>,
 }
 
 impl Monitor {
@@ -113,7 +114,7 @@ impl Monitor {
             rank: None,
             thresholds: Vec::new(),
             outputs: Vec::new(),
-            libraries: NAMES.map(PathBuf::from).to_vec(),
+            libraries: installed(),
         }
     }
 
@@ -211,8 +212,10 @@ impl MonitorBuilder {
     /// # Safety
     /// The file must be NVML or a compatible library: loading it runs its initialization code in this process, and the monitor calls
     /// its functions with NVML's signatures.
+    #[allow(unsafe_code, reason = "names a library to run")]
     pub unsafe fn library(mut self, path: impl AsRef<Path>) -> Self {
-        self.libraries = vec![path.as_ref().to_owned()];
+        // SAFETY: the caller's promise.
+        self.libraries = vec![unsafe { Trusted::new(path.as_ref()) }];
         self
     }
 
@@ -240,10 +243,9 @@ impl MonitorBuilder {
                 "`threshold` is out of range, got {threshold}: shares must be in (0, 1], other values above 0"
             ));
         }
-        let (paths, interval) = (self.libraries, self.interval);
+        let (libraries, interval) = (self.libraries, self.interval);
         let opened = within(PATIENCE, move || {
-            // SAFETY: NVIDIA's library may be loaded at any time, and the caller of `library` vouches for another one.
-            let library = unsafe { Library::load(&paths, PATIENCE / 2) };
+            let library = Library::load(&libraries, PATIENCE / 2);
             gpu::open(&library.map_err(|error| error.to_string())?, interval)
         });
         let opened = opened.unwrap_or_else(|| Err("NVML does not answer".to_owned()));

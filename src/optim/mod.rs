@@ -2,10 +2,12 @@
 
 mod blend;
 mod both;
+#[allow(unsafe_code, reason = "a conversion without a branch, and AVX2")]
 mod coded;
 mod commit;
 mod cpu;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "launches kernels")]
 mod cuda;
 mod ema;
 mod foreign;

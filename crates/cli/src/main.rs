@@ -3,7 +3,7 @@
 //! `doctor` and `estimate` need no candle, so that the program is built in a minute. `incidents`, `page` and `doctor --ranks` are the library's
 //! (feature `library`).
 
-#![deny(clippy::undocumented_unsafe_blocks)]
+#![forbid(unsafe_code)]
 
 mod doctor;
 mod estimate;
@@ -53,9 +53,9 @@ fn main() -> ! {
         say("error", &error.to_string());
         Status::BadInput
     });
-    // SAFETY: ends the process; the output is flushed. An ordinary exit would run the destructors of the driver's libraries, which can wait
-    // forever for a call that a probe has left behind.
-    unsafe { libc::_exit(status as i32) }
+    // The output is flushed. An ordinary exit would run the destructors of the driver's libraries, which can wait forever for a call that a
+    // probe has left behind.
+    signal_hook::low_level::exit(status as i32)
 }
 
 fn run(command: &Command) -> output::Result<Status> {

@@ -5,13 +5,31 @@
 //! process can end. A call that hangs later holds no such lock.
 
 use std::mem::ManuallyDrop;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 /// A library that is loaded for good: unloading would run its destructors, which can hang as well.
 pub type Loaded = ManuallyDrop<libloading::Library>;
+
+/// The path of a library, or its name for the loader, whose code may run in this process.
+#[derive(Debug, Clone)]
+pub struct Trusted(PathBuf);
+
+impl Trusted {
+    /// Vouches for a library.
+    ///
+    /// # Safety
+    /// It must be sound to load the library, and to call its functions as those of NVIDIA's library that it stands for.
+    pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 /// Why a library was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,16 +46,13 @@ pub enum LoadError {
 }
 
 /// Loads a library; on Linux only after another process has loaded it within `limit`.
-///
-/// # Safety
-/// Running the library's initializers must be sound.
-pub unsafe fn load(path: &Path, limit: Duration) -> Result<Loaded, LoadError> {
+pub fn load(library: &Trusted, limit: Duration) -> Result<Loaded, LoadError> {
     #[cfg(target_os = "linux")]
-    rehearsal::load(path, limit)?;
+    rehearsal::load(library.path(), limit)?;
     #[cfg(not(target_os = "linux"))]
     let _ = limit;
-    // SAFETY: the caller vouches for the library.
-    let library = unsafe { libloading::Library::new(path) };
+    // SAFETY: who has made the value vouches for the library's initializers.
+    let library = unsafe { libloading::Library::new(library.path()) };
     let library = library.map_err(|error| LoadError::Absent(error.to_string()));
     library.map(ManuallyDrop::new)
 }

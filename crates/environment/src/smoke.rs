@@ -2,7 +2,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::probe::cuda::{Failed, call, load};
+use super::probe::cuda::{Failed, Function, Questions, load};
 use super::{Finding, Findings, Source, code};
 use crate::facts;
 use crate::patience::{Loaded, Task};
@@ -86,6 +86,60 @@ fn value(index: c_uint) -> f32 {
     (index % 17) as f32 / 8. - 1.
 }
 
+/// The functions of libcuda that work in a context, with the signatures of cuda.h.
+struct ContextFunctions {
+    retain: Function<extern "C" fn(&mut *mut c_void, c_int) -> u32>,
+    release: Function<unsafe extern "C" fn(c_int) -> u32>,
+    set_current: Function<unsafe extern "C" fn(*mut c_void) -> u32>,
+    allocate: Function<extern "C" fn(&mut u64, usize) -> u32>,
+    free: Function<unsafe extern "C" fn(u64) -> u32>,
+    write: Function<unsafe extern "C" fn(u64, *const c_void, usize) -> u32>,
+    read: Function<unsafe extern "C" fn(*mut c_void, u64, usize) -> u32>,
+    load: Function<unsafe extern "C" fn(&mut *mut c_void, *const c_char) -> u32>,
+    unload: Function<unsafe extern "C" fn(*mut c_void) -> u32>,
+    kernel: Function<unsafe extern "C" fn(&mut *mut c_void, *mut c_void, *const c_char) -> u32>,
+    launch: Function<LaunchKernel>,
+    synchronize: Function<extern "C" fn() -> u32>,
+}
+
+/// A function, a grid, blocks, bytes of shared memory, a stream, arguments, and options.
+type LaunchKernel = unsafe extern "C" fn(
+    *mut c_void,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> u32;
+
+impl ContextFunctions {
+    fn of(cuda: &Loaded) -> Self {
+        // SAFETY: the signatures of cuda.h. Those without `unsafe` only write to places that they borrow, and return an error for a device that
+        // does not exist and where no context is current.
+        unsafe {
+            Self {
+                retain: Function::of(cuda, "cuDevicePrimaryCtxRetain"),
+                release: Function::of(cuda, "cuDevicePrimaryCtxRelease_v2"),
+                set_current: Function::of(cuda, "cuCtxSetCurrent"),
+                allocate: Function::of(cuda, "cuMemAlloc_v2"),
+                free: Function::of(cuda, "cuMemFree_v2"),
+                write: Function::of(cuda, "cuMemcpyHtoD_v2"),
+                read: Function::of(cuda, "cuMemcpyDtoH_v2"),
+                load: Function::of(cuda, "cuModuleLoadData"),
+                unload: Function::of(cuda, "cuModuleUnload"),
+                kernel: Function::of(cuda, "cuModuleGetFunction"),
+                launch: Function::of(cuda, "cuLaunchKernel"),
+                synchronize: Function::of(cuda, "cuCtxSynchronize"),
+            }
+        }
+    }
+}
+
 /// What has to be released.
 struct Held {
     address: u64,
@@ -94,38 +148,37 @@ struct Held {
 
 /// Replaces the values by the kernel's results.
 fn work(cuda: &Loaded, ordinal: u32, header: &str, values: &mut [f32]) -> Result<(), Failed> {
+    let (questions, functions) = (Questions::of(cuda), ContextFunctions::of(cuda));
     let (mut device, mut context) = (0, null_mut());
-    // SAFETY: the signatures of cuda.h, with places that outlive the calls.
-    unsafe {
-        call!(cuda, cuInit(0 => c_uint))?;
-        call!(cuda, cuDeviceGet(&mut device => *mut c_int, ordinal as c_int => c_int))?;
-        call!(cuda, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, device => c_int))?;
-    }
+    questions.init.call(|init| init(0))?;
+    let ordinal = ordinal as c_int;
+    questions.device.call(|get| get(&mut device, ordinal))?;
+    functions
+        .retain
+        .call(|retain| retain(&mut context, device))?;
     let mut held = Held {
         address: 0,
         module: null_mut(),
     };
-    // SAFETY: the device's primary context is retained until the end; it is current to this thread alone, which ends after the test.
-    let worked = unsafe {
-        call!(cuda, cuCtxSetCurrent(context => *mut c_void))
-            .and_then(|()| launch(cuda, header, values, &mut held))
-    };
-    // SAFETY: what was made is released once, and nothing uses it afterwards. After a fault these calls fail, which changes nothing.
+    // SAFETY: the device's primary context is retained until the last call; it is current to this thread alone, which ends after the test. What
+    // was made is released once, and nothing uses it afterwards. After a fault these calls fail, which changes nothing.
     unsafe {
+        let current = functions.set_current.call(|set| set(context));
+        let worked = current.and_then(|()| launch(&functions, header, values, &mut held));
         if !held.module.is_null() {
-            let _ = call!(cuda, cuModuleUnload(held.module => *mut c_void));
+            let _ = functions.unload.call(|unload| unload(held.module));
         }
-        let _ = call!(cuda, cuMemFree_v2(held.address => u64));
-        let _ = call!(cuda, cuCtxSetCurrent(null_mut() => *mut c_void));
-        let _ = call!(cuda, cuDevicePrimaryCtxRelease_v2(device => c_int));
+        let _ = functions.free.call(|free| free(held.address));
+        let _ = functions.set_current.call(|set| set(null_mut()));
+        let _ = functions.release.call(|release| release(device));
+        worked
     }
-    worked
 }
 
 /// # Safety
 /// A context is current to this thread.
 unsafe fn launch(
-    cuda: &Loaded,
+    functions: &ContextFunctions,
     header: &str,
     values: &mut [f32],
     held: &mut Held,
@@ -133,26 +186,34 @@ unsafe fn launch(
     let ptx = CString::new([header, KERNEL].concat()).unwrap_or_default();
     let (bytes, host) = (size_of_val(values), values.as_mut_ptr().cast::<c_void>());
     let mut function = null_mut();
-    // SAFETY: the signatures of cuda.h; the places and texts outlive the calls, both copies have the length of `values`, the kernel has
-    // one parameter of 8 bytes and accesses as many values as there are threads, and the read waits for it.
+    functions
+        .allocate
+        .call(|allocate| allocate(&mut held.address, bytes))?;
+    // SAFETY: the texts and places outlive the calls, both copies have the length of `values`, the kernel has one parameter of 8 bytes and
+    // accesses as many values as there are threads, and the read waits for it.
     unsafe {
-        call!(cuda, cuMemAlloc_v2(&mut held.address => *mut u64, bytes => usize))?;
-        call!(cuda, cuMemcpyHtoD_v2(held.address => u64, host => *const c_void, bytes => usize))?;
-        call!(cuda, cuModuleLoadData(&mut held.module => *mut *mut c_void, ptx.as_ptr() => *const c_char))?;
-        call!(cuda, cuModuleGetFunction(
-            &mut function => *mut *mut c_void,
-            held.module => *mut c_void,
-            c"headroom_smoke".as_ptr() => *const c_char
-        ))?;
+        (functions.write).call(|write| write(held.address, host, bytes))?;
+        (functions.load).call(|load| load(&mut held.module, ptx.as_ptr()))?;
+        let name = c"headroom_smoke".as_ptr();
+        (functions.kernel).call(|kernel| kernel(&mut function, held.module, name))?;
         let mut arguments = [(&raw mut held.address).cast::<c_void>()];
-        call!(cuda, cuLaunchKernel(
-            function => *mut c_void,
-            BLOCKS => c_uint, 1 => c_uint, 1 => c_uint,
-            THREADS => c_uint, 1 => c_uint, 1 => c_uint,
-            0 => c_uint, null_mut() => *mut c_void,
-            arguments.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void
-        ))?;
-        call!(cuda, cuCtxSynchronize())?;
-        call!(cuda, cuMemcpyDtoH_v2(host => *mut c_void, held.address => u64, bytes => usize))
+        let (arguments, none) = (arguments.as_mut_ptr(), null_mut());
+        functions.launch.call(|launch| {
+            launch(
+                function,
+                BLOCKS,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                null_mut(),
+                arguments,
+                none,
+            )
+        })?;
+        functions.synchronize.call(|synchronize| synchronize())?;
+        (functions.read).call(|read| read(host, held.address, bytes))
     }
 }

@@ -3,6 +3,8 @@
 //! `cargo run -p headroom-finetune -- --help` lists the options. Without options it makes a small model and fine-tunes that. Bad
 //! input ends with one line and status 2.
 
+#![forbid(unsafe_code)]
+
 mod arguments;
 mod data;
 mod demonstration;

@@ -43,7 +43,7 @@
 //! dropout, softmax, the norms and [`loss::cross_entropy`] are compositions of candle's operations there, which have gradients and keep
 //! several times as much.
 
-#![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
+#![deny(missing_docs, unsafe_code, clippy::undocumented_unsafe_blocks)]
 // It neither prints nor ends the process, and what cannot be is an error: promise 10.
 #![deny(
     clippy::dbg_macro,

@@ -6,6 +6,7 @@
 //! workers with an event behind its copies, and a worker waits for that before it writes to the slot again.
 
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls the driver")]
 mod cuda;
 
 use std::fmt::Debug;

@@ -2,14 +2,19 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
+use mpi::collective::SystemOperation;
+use mpi::datatype::Equivalence;
 use mpi::ffi;
+use mpi::raw::AsRaw;
 use parking_lot::Mutex;
 
 use super::library::{Library, engine_error};
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::distributed::control::Control;
+use crate::elements::plain_mut;
 use crate::error::{Error, Result};
 
 /// 4 MiB of f32, which a processor's cache holds: measured with 2 and 4 ranks on one machine, larger pieces of 64 MB took up to twice as long.
@@ -52,19 +57,17 @@ impl Engine {
             )));
         }
         // Copies move bytes; sums know the type.
-        // SAFETY: constants of the library.
-        let (unit, count) = unsafe {
-            match (operation, dtype) {
-                (Operation::AllReduce { .. }, DType::F32) => (ffi::RSMPI_FLOAT, elements),
-                (Operation::AllReduce { .. }, DType::F64) => (ffi::RSMPI_DOUBLE, elements),
-                (Operation::AllReduce { .. }, DType::BF16) => (ffi::RSMPI_UINT16_T, elements),
-                (Operation::AllReduce { .. }, _) => {
-                    return Err(wrong(format!("no sum of type {dtype:?}")));
-                }
-                (Operation::Broadcast { .. }, _) => (ffi::RSMPI_UINT8_T, bytes.len()),
-                _ => (ffi::RSMPI_UINT8_T, bytes.len() / size),
+        let (unit, count) = match (operation, dtype) {
+            (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, DType::BF16) => (u16::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, _) => {
+                return Err(wrong(format!("no sum of type {dtype:?}")));
             }
+            (Operation::Broadcast { .. }, _) => (u8::equivalent_datatype(), bytes.len()),
+            _ => (u8::equivalent_datatype(), bytes.len() / size),
         };
+        let unit = unit.as_raw();
         if let Operation::Broadcast { from } = operation {
             // MPI counts in C's `int`.
             const MOST: usize = 1 << 30;
@@ -83,8 +86,7 @@ impl Engine {
         }
         let sum = match dtype {
             DType::BF16 => self.library.bf16_sum,
-            // SAFETY: a constant of the library.
-            _ => unsafe { ffi::RSMPI_SUM },
+            _ => SystemOperation::sum().as_raw(),
         };
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
@@ -101,15 +103,14 @@ impl Engine {
         if sent.len() < words {
             sent.resize(words, 0);
         }
-        let place: *mut u8 = sent.as_mut_ptr().cast();
-        // SAFETY: `place` has room for `own`'s bytes, is aligned for all types, and is other memory. `own` are elements of
-        // `dtype`.
-        unsafe {
-            match operation {
-                Operation::AllReduce { factor } => multiplied(own, dtype, factor, place),
-                _ => place.copy_from_nonoverlapping(own.as_ptr(), own.len()),
-            }
+        let into = bytemuck::cast_slice_mut::<u64, u8>(&mut sent);
+        let into = into.get_mut(..own.len()).unwrap_or_default();
+        match operation {
+            Operation::AllReduce { factor } if factor != 1. => multiplied(own, dtype, factor, into),
+            _ => into.copy_from_slice(own),
         }
+        // Words are aligned for all types.
+        let place = sent.as_mut_ptr();
         let all: *mut c_void = bytes.as_mut_ptr().cast();
         // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
         // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
@@ -183,7 +184,7 @@ impl InplaceOp1 for Call<'_> {
             ($($dtype:ident)+) => {
                 match (&mut *storage, layout.contiguous_offsets()) {
                     $((CpuStorage::$dtype(values), Some((start, end))) => {
-                        values.get_mut(start..end).map(|values| (DType::$dtype, bytes(values)))
+                        values.get_mut(start..end).map(|values| (DType::$dtype, plain_mut(values)))
                     })+
                     _ => None,
                 }
@@ -199,40 +200,20 @@ impl InplaceOp1 for Call<'_> {
     }
 }
 
-fn bytes<T: WithDType>(values: &mut [T]) -> &mut [u8] {
-    // SAFETY: the pointer and the length in bytes are those of a live slice. It is called for number types only, which have no padding and of
-    // which any bits are a value.
-    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
-}
-
 /// Writes the products of these numbers and a factor. Of other types than f32 and f64 it writes copies.
-///
-/// # Safety
-/// `from` holds numbers of this type and is aligned for them. `into` is other memory, aligned alike, with room for as many bytes.
-unsafe fn multiplied(from: &[u8], dtype: DType, factor: f64, into: *mut u8) {
-    // SAFETY: what the caller promises.
-    unsafe {
-        match dtype {
-            DType::F32 if factor != 1. => products::<f32>(from, factor, into),
-            DType::F64 if factor != 1. => products::<f64>(from, factor, into),
-            _ => into.copy_from_nonoverlapping(from.as_ptr(), from.len()),
-        }
+fn multiplied(from: &[u8], dtype: DType, factor: f64, into: &mut [u8]) {
+    match dtype {
+        DType::F32 => products(from, |x: f32| x * factor as f32, into),
+        DType::F64 => products(from, |x: f64| x * factor, into),
+        _ => into.copy_from_slice(from),
     }
 }
 
-/// # Safety
-/// As for [`multiplied`].
-unsafe fn products<T: WithDType>(from: &[u8], factor: f64, into: *mut u8) {
-    let (len, factor) = (from.len() / size_of::<T>(), T::from_f64(factor));
-    // SAFETY: `from` holds as many numbers, and there is room for them at `into`, which is other memory.
-    let (from, into) = unsafe {
-        (
-            std::slice::from_raw_parts(from.as_ptr().cast::<T>(), len),
-            std::slice::from_raw_parts_mut(into.cast::<T>(), len),
-        )
-    };
+/// Both are aligned for the numbers.
+fn products<T: Pod>(from: &[u8], product: impl Fn(T) -> T, into: &mut [u8]) {
+    let (from, into) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(into));
     let pairs = into.iter_mut().zip(from);
-    pairs.for_each(|(into, from)| *into = *from * factor);
+    pairs.for_each(|(into, from)| *into = product(*from));
 }
 
 /// MPI between buffers of devices, by way of host memory: for GPUs without NCCL, and several ranks on one GPU.

@@ -208,10 +208,7 @@ impl Drop for Library {
 
 /// Initializes MPI. Returns what finalizes it when it is dropped, or `None` if the program has initialized it.
 fn initialize() -> Result<Option<Universe>> {
-    let mut finalized: c_int = 0;
-    // SAFETY: may be called at any time; the place outlives the call.
-    unsafe { ffi::MPI_Finalized(&mut finalized) };
-    if finalized != 0 || WAS_INITIALIZED.load(Ordering::Relaxed) {
+    if mpi::environment::is_finalized() || WAS_INITIALIZED.load(Ordering::Relaxed) {
         let reason = "it was initialized before, and an MPI that has ended or has lost a rank cannot be initialized again in a process: keep the group until the end";
         return Err(failed(reason.to_owned()));
     }

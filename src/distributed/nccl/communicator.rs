@@ -1,3 +1,4 @@
+use std::ffi::c_void;
 use std::hint::spin_loop;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::distributed::collectives::Watch;
 use crate::distributed::control::Control;
 use crate::environment::patience::Task;
 use crate::error::{Error, GroupError, Result};
-use crate::memory::drain;
+use crate::memory::{Handle, drain};
 
 /// Polls without a pause, some microseconds; and the pause between later ones.
 const SPINS: u32 = 200;
@@ -26,16 +27,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long an abort, or the end of a healthy communicator, may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// `ncclComm_t`.
-#[derive(Debug, Clone, Copy)]
-struct Handle(Comm);
-
-// SAFETY: NCCL's functions may be called from any thread, and `Communicator` calls them one at a time. Nothing behind the pointer is read here.
-unsafe impl Send for Handle {}
-
 #[derive(Debug)]
 enum State {
-    Live(Handle),
+    /// `ncclComm_t`. NCCL's functions may be called from any thread, and `Communicator` calls them one at a time.
+    Live(Handle<c_void>),
     /// Aborted, for this reason.
     Failed(String),
 }
@@ -119,7 +114,7 @@ impl Communicator {
     }
 
     /// Ends NCCL's work on the device. Called once, since the state is not `Live` afterwards.
-    fn abort(&self, handle: Handle) {
+    fn abort(&self, handle: Handle<c_void>) {
         if handle.0.is_null() {
             return;
         }
@@ -138,7 +133,7 @@ impl Communicator {
     }
 
     /// Frees a communicator that all ranks have finished with; false if they have not.
-    fn close(&self, Handle(comm): Handle) -> bool {
+    fn close(&self, Handle(comm): Handle<c_void>) -> bool {
         let functions = &self.library.functions;
         let until = Instant::now() + LIMIT;
         // SAFETY: the communicator is live.

@@ -113,39 +113,35 @@ impl Exchange<'_> {
         let own = start.wrapping_byte_add(self.rank * piece);
         let queue = stream.cu_stream().cast();
         // Sums know the type, and copies move bytes.
-        match self.operation {
+        let (count, data, root) = match self.operation {
             // An all-reduce is made of the other two.
             Operation::ReduceScatter | Operation::AllReduce { .. } => {
-                let (count, data) = match dtype {
-                    DType::F32 => (elements / self.size, FLOAT32),
-                    DType::F64 => (elements / self.size, FLOAT64),
-                    DType::BF16 => (elements / self.size, BFLOAT16),
+                let data = match dtype {
+                    DType::F32 => FLOAT32,
+                    DType::F64 => FLOAT64,
+                    DType::BF16 => BFLOAT16,
                     _ => return Err(wrong(format!("no sum of type {dtype:?}"))),
                 };
-                // SAFETY: by contract the tensor's memory has `size` times `count` elements of this type, and this rank's piece is where NCCL
-                // wants it for a sum in place.
-                unsafe {
-                    self.turn.call(|nccl, comm| {
-                        (nccl.reduce_scatter)(start, own, count, data, SUM, comm, queue)
-                    })
-                }
+                (elements / self.size, data, 0)
             }
-            Operation::AllGather => {
-                // SAFETY: by contract the tensor's memory has `size` times `piece` bytes, and this rank's piece is in its place.
-                unsafe {
-                    self.turn
-                        .call(|nccl, comm| (nccl.all_gather)(own, start, piece, UINT8, comm, queue))
-                }
-            }
+            Operation::AllGather => (piece, UINT8, 0),
             Operation::Broadcast { from } => {
                 let root = i32::try_from(from).map_err(|error| wrong(error.to_string()))?;
-                // SAFETY: by contract the tensor's memory has these bytes. NCCL refuses a rank that does not exist.
-                unsafe {
-                    self.turn.call(|nccl, comm| {
-                        (nccl.broadcast)(start, start, bytes, UINT8, root, comm, queue)
-                    })
-                }
+                (bytes, UINT8, root)
             }
+        };
+        // SAFETY: by contract the tensor's memory has `size` times `count` elements of the type `data`, or `count` for a broadcast, and this
+        // rank's piece is where NCCL wants it for a call in place. NCCL refuses a rank that does not exist.
+        unsafe {
+            self.turn.call(|nccl, comm| match self.operation {
+                Operation::ReduceScatter | Operation::AllReduce { .. } => {
+                    (nccl.reduce_scatter)(start, own, count, data, SUM, comm, queue)
+                }
+                Operation::AllGather => (nccl.all_gather)(own, start, count, data, comm, queue),
+                Operation::Broadcast { .. } => {
+                    (nccl.broadcast)(start, start, count, data, root, comm, queue)
+                }
+            })
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use crate::environment::patience;
+use crate::environment::patience::{self, Trusted};
 
 const NAME: &str = "libnccl.so.2";
 /// The path of another file; empty for no NCCL. It is ignored in a program that has more rights than the user who started it.
@@ -27,13 +27,22 @@ pub(super) struct Library {
     _library: ManuallyDrop<libloading::Library>,
 }
 
-/// Whether the program is setuid or has capabilities of its own, so that its environment is somebody else's.
+/// Whether the program is setuid or has capabilities of its own, so that its environment is somebody else's: `AT_SECURE` among what the kernel
+/// tells a process at its start. Such a program may not be able to read it.
 fn has_more_rights() -> bool {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the call reads a value that the kernel gave the process at its start.
-    return unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
-    #[cfg(not(target_os = "linux"))]
-    false
+    const AT_SECURE: usize = 23;
+    if !cfg!(target_os = "linux") {
+        return false;
+    }
+    let Ok(entries) = std::fs::read("/proc/self/auxv") else {
+        return true;
+    };
+    let (words, _) = entries.as_chunks();
+    let words: Vec<_> = words.iter().copied().map(usize::from_ne_bytes).collect();
+    let (entries, _) = words.as_chunks::<2>();
+    entries
+        .iter()
+        .any(|[kind, value]| *kind == AT_SECURE && *value != 0)
 }
 
 impl std::fmt::Debug for Library {
@@ -57,9 +66,9 @@ impl Library {
         }
         let path = chosen.unwrap_or_else(|| PathBuf::from(NAME));
         // SAFETY: the file is NCCL by its name or by the user's word; it may be loaded and asked for its version at any time.
-        let library = unsafe { patience::load(&path, LIMIT) };
-        let library =
-            library.map_err(|error| format!("NCCL cannot be loaded ({error}): {REMEDY}"))?;
+        let trusted = unsafe { Trusted::new(&path) };
+        let library = patience::load(&trusted, LIMIT)
+            .map_err(|error| format!("NCCL cannot be loaded ({error}): {REMEDY}"))?;
         let unlike = |error: libloading::Error| {
             format!("{} is not NCCL ({error}): {REMEDY}", path.display())
         };
@@ -87,8 +96,7 @@ impl Library {
     /// The name of a new communicator, which rank 0 makes for all.
     pub(super) fn unique_id(&self) -> Result<UniqueId, String> {
         let mut id = UniqueId([0; 128]);
-        // SAFETY: a place for one name, which outlives the call.
-        match unsafe { (self.functions.unique_id)(&mut id) } {
+        match (self.functions.unique_id)(&mut id) {
             SUCCESS => Ok(id),
             code => Err(self.describe(code, null_mut())),
         }
@@ -97,11 +105,15 @@ impl Library {
     /// NCCL's own words on an error, with a remedy where there is one. `comm` is live, or null.
     pub(super) fn describe(&self, code: Code, comm: Comm) -> String {
         // SAFETY: both take any code, and null for no communicator, and return null or a C string that lives until the next call.
-        let (name, last) = unsafe {
-            (
-                string((self.functions.error_string)(code)),
-                string((self.functions.last_error)(comm)),
-            )
+        let [name, last] = unsafe {
+            let texts = [
+                (self.functions.error_string)(code),
+                (self.functions.last_error)(comm),
+            ];
+            texts.map(|text| match text.is_null() {
+                true => String::new(),
+                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+            })
         };
         let remedy = match code {
             UNHANDLED_CUDA_ERROR if last.contains("out of memory") => {
@@ -114,18 +126,6 @@ impl Library {
             true => format!("{name}{remedy}"),
             false => format!("{name}: {last}{remedy}"),
         }
-    }
-}
-
-/// # Safety
-/// `text` is null or a C string.
-unsafe fn string(text: *const c_char) -> String {
-    match text.is_null() {
-        true => String::new(),
-        // SAFETY: by contract.
-        false => unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned(),
     }
 }
 
@@ -192,16 +192,16 @@ impl Config {
 const _: () = assert!(size_of::<Config>() == 24 && size_of::<UniqueId>() == 128);
 
 macro_rules! functions {
-    ($($name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)+) => {
+    ($($name:ident = $symbol:literal: $function:ty;)+) => {
         pub(super) struct Functions {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)+
+            $(pub(super) $name: $function,)+
         }
 
         impl Functions {
             /// # Safety
             /// The library must be NCCL 2.14 or later, and stay loaded.
             pub(super) unsafe fn of(library: &libloading::Library) -> Result<Self, libloading::Error> {
-                // SAFETY: NCCL's functions of these names have these signatures.
+                // SAFETY: NCCL's functions of these names have these signatures. Those without `unsafe` may be called with any arguments.
                 unsafe {
                     Ok(Self { $($name: *library.get($symbol)?,)+ })
                 }
@@ -211,18 +211,19 @@ macro_rules! functions {
 }
 
 functions! {
-    unique_id = b"ncclGetUniqueId\0": fn(*mut UniqueId) -> Code;
-    init = b"ncclCommInitRankConfig\0": fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
-    async_error = b"ncclCommGetAsyncError\0": fn(Comm, *mut Code) -> Code;
-    finalize = b"ncclCommFinalize\0": fn(Comm) -> Code;
-    destroy = b"ncclCommDestroy\0": fn(Comm) -> Code;
-    abort = b"ncclCommAbort\0": fn(Comm) -> Code;
+    unique_id = b"ncclGetUniqueId\0": extern "C" fn(&mut UniqueId) -> Code;
+    init = b"ncclCommInitRankConfig\0":
+        unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
+    async_error = b"ncclCommGetAsyncError\0": unsafe extern "C" fn(Comm, *mut Code) -> Code;
+    finalize = b"ncclCommFinalize\0": unsafe extern "C" fn(Comm) -> Code;
+    destroy = b"ncclCommDestroy\0": unsafe extern "C" fn(Comm) -> Code;
+    abort = b"ncclCommAbort\0": unsafe extern "C" fn(Comm) -> Code;
     reduce_scatter = b"ncclReduceScatter\0":
-        fn(*const c_void, *mut c_void, usize, c_uint, c_uint, Comm, Stream) -> Code;
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_uint, c_uint, Comm, Stream) -> Code;
     all_gather = b"ncclAllGather\0":
-        fn(*const c_void, *mut c_void, usize, c_uint, Comm, Stream) -> Code;
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_uint, Comm, Stream) -> Code;
     broadcast = b"ncclBroadcast\0":
-        fn(*const c_void, *mut c_void, usize, c_uint, c_int, Comm, Stream) -> Code;
-    error_string = b"ncclGetErrorString\0": fn(Code) -> *const c_char;
-    last_error = b"ncclGetLastError\0": fn(Comm) -> *const c_char;
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_uint, c_int, Comm, Stream) -> Code;
+    error_string = b"ncclGetErrorString\0": extern "C" fn(Code) -> *const c_char;
+    last_error = b"ncclGetLastError\0": unsafe extern "C" fn(Comm) -> *const c_char;
 }

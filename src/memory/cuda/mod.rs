@@ -3,6 +3,7 @@
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls the driver")]
 mod enabled;
 
 use candle_core::Device;
@@ -12,7 +13,7 @@ use disabled as implementation;
 #[cfg(feature = "cuda")]
 use enabled as implementation;
 #[cfg(feature = "cuda")]
-pub(crate) use enabled::{PageLocked, drain, while_dropping};
+pub(crate) use enabled::{Handle, PageLocked, drain, while_dropping};
 pub(crate) use implementation::Mark;
 use implementation::{open, synchronize, trim};
 

@@ -15,8 +15,9 @@ const THREADS: u32 = 256;
 /// Threads stride by the grid's size, so a grid need not cover a tensor. This many blocks fill any GPU.
 const MOST_BLOCKS: usize = 1 << 16;
 
-// SAFETY: plain integers, laid out as `Axes` in kernels/axes.cuh.
-unsafe impl DeviceRepr for Axes {}
+/// [`Axes`], laid out as in kernels/axes.cuh.
+type Words = [u64; 17];
+const _: () = assert!(size_of::<Axes>() == size_of::<Words>());
 
 /// Without `from` it only multiplies by `keep`: it reads `into` in place of `from`.
 pub fn blend(
@@ -66,6 +67,7 @@ fn run<T: DeviceRepr + WithDType, S: DeviceRepr>(
         let what = format!("{NAME}: the source has {rank} axes that are not contiguous");
         Error::Msg(what).bt()
     })?;
+    let axes: Words = bytemuck::cast(axes);
     let mut into = into.try_slice_mut(start..end).ok_or_else(out_of_bounds)?;
     let address = into.device_ptr(&device.cuda_stream()).0;
     // candle's layouts stay within their storage.

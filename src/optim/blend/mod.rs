@@ -1,4 +1,5 @@
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "launches kernels")]
 mod cuda;
 
 #[cfg(feature = "cuda")]
@@ -174,7 +175,7 @@ pub const MAX_RANK: usize = 8;
 
 /// The layout of a strided tensor for the kernels: without axes of one element, neighbours merged, none if it is contiguous.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Axes {
     pub rank: usize,
     pub sizes: [usize; MAX_RANK],

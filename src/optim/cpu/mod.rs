@@ -4,7 +4,9 @@
 mod column;
 mod engine;
 mod gradient;
+#[allow(unsafe_code, reason = "AVX2")]
 mod lanes;
+#[allow(unsafe_code, reason = "lends a closure to threads that outlive it")]
 mod share;
 
 pub use column::Column;

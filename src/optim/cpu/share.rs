@@ -111,17 +111,12 @@ type Work<'a> = dyn Fn() + Sync + 'a;
 struct Team {
     /// Locked by the caller whose work runs.
     caller: Mutex<()>,
-    work: Mutex<Option<Borrowed>>,
+    /// Not `'static`: it lives from `begin` to `end`.
+    work: Mutex<Option<&'static Work<'static>>>,
     begin: Barrier,
     end: Barrier,
     has_panicked: AtomicBool,
 }
-
-#[derive(Clone, Copy)]
-struct Borrowed(*const Work<'static>);
-
-// SAFETY: the closure is `Sync`, and lives until the last thread has finished it, which `together` waits for.
-unsafe impl Send for Borrowed {}
 
 static TEAM: LazyLock<Team> = LazyLock::new(|| {
     let wanted = get_num_threads().saturating_sub(1);
@@ -149,10 +144,10 @@ pub fn prepare() {
 pub fn together(work: &Work<'_>) -> bool {
     let team = &*TEAM;
     let _alone = lock(&team.caller);
-    // SAFETY: the transmute changes the lifetime only, and no thread uses the closure after `end`.
-    let borrowed =
-        Borrowed(unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) });
-    *lock(&team.work) = Some(borrowed);
+    // SAFETY: the transmute changes the lifetimes only. `serve` has no copy of the reference after `end`, which is waited for below whatever
+    // the closure does, and the team's own is taken away then.
+    let lent = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+    *lock(&team.work) = Some(lent);
     team.has_panicked.store(false, Relaxed);
     team.begin.wait();
     let ran = catch_unwind(AssertUnwindSafe(work));
@@ -169,8 +164,7 @@ fn serve(team: &Team) {
         team.begin.wait();
         let work = *lock(&team.work);
         if let Some(work) = work {
-            // SAFETY: `together` keeps the closure alive until this thread has come to `end`.
-            let ran = catch_unwind(AssertUnwindSafe(|| unsafe { (*work.0)() }));
+            let ran = catch_unwind(AssertUnwindSafe(work));
             team.has_panicked.fetch_or(ran.is_err(), Relaxed);
         }
         team.end.wait();

@@ -1,11 +1,12 @@
-//! Structs in the device's memory, with their counterparts in kernels/fused.cuh. The address of what is missing is 0.
+//! Structs in the device's memory, which are sent as bytes, with their counterparts in kernels/fused.cuh. The address of what is missing is 0.
 
 use std::cell::Cell;
 use std::ops::Range;
 
+use bytemuck::{Pod, Zeroable};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorageSlice;
-use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use candle_core::{
     CpuStorage, CudaStorage, DType, Error, InplaceOp2, Layout, Result, Storage, Tensor,
 };
@@ -30,7 +31,7 @@ pub struct Header {
 
 /// Numbers and addresses of one piece of a parameter that may change from step to step.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct Entry {
     pub parameter: u64,
     pub gradient: u64,
@@ -43,7 +44,7 @@ pub struct Entry {
 
 /// Numbers and addresses of one piece of a parameter that stay the same; zeros for a frozen one.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Slot {
     pub first: u64,
     pub len: u64,
@@ -57,7 +58,7 @@ pub struct Slot {
 
 /// The work of one block: a chunk of a piece.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Task {
     /// The piece's index.
     pub piece: u64,
@@ -66,7 +67,7 @@ pub struct Task {
 }
 
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Control {
     steps: u64,
     skipped: u64,
@@ -103,15 +104,6 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
 const _: () = assert!(size_of::<Arguments>() == 200);
-
-// SAFETY: plain numbers, laid out as `Entry` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Entry {}
-// SAFETY: plain numbers, laid out as `Slot` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Slot {}
-// SAFETY: plain numbers, laid out as `Task` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Task {}
-// SAFETY: plain numbers, laid out as `Control` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Control {}
 
 impl Slot {
     /// A range of the parameter, without state.

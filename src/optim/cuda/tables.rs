@@ -1,12 +1,11 @@
 use std::ffi::c_void;
 use std::ptr::from_ref;
 
+use bytemuck::{NoUninit, cast_slice};
 use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr};
 use candle_core::{CudaDevice, Device, Result as CandleResult, Tensor};
 
 use super::layout::{
@@ -23,12 +22,14 @@ pub struct Tables {
     entries: Sent<Entry>,
     /// Axes of gradients that are not contiguous.
     axes: Sent<Axes>,
-    _slots: CudaSlice<Slot>,
-    _chunks: CudaSlice<Task>,
+    /// Of [`Slot`]s.
+    _slots: CudaSlice<u8>,
+    /// Of [`Task`]s.
+    _chunks: CudaSlice<u8>,
     /// The number of chunks of all pieces.
     pub chunks: usize,
-    /// The current control, then the next.
-    control: CudaSlice<Control>,
+    /// The current [`Control`], then the next.
+    control: CudaSlice<u8>,
     /// How often each parameter was updated.
     pub counts: CudaSlice<u64>,
     /// The coefficients of each parameter, then a sum for each chunk.
@@ -53,11 +54,11 @@ impl Tables {
         let control = Control::from(progress);
         let entries = Sent::new(device, vec![Entry::default(); parameters])?;
         let axes = Sent::new(device, vec![Axes::default(); parameters])?;
-        let slots = device.clone_htod(&slots)?;
-        let control = device.clone_htod(&[control; 2])?;
+        let slots = device.clone_htod(cast_slice::<Slot, u8>(&slots))?;
+        let control = device.clone_htod(cast_slice::<Control, u8>(&[control; 2]))?;
         let counts = device.clone_htod(&counts)?;
         let scratch = device.alloc_zeros(COEFFICIENTS * parameters + tasks.len())?;
-        let chunks = device.clone_htod(&tasks)?;
+        let chunks = device.clone_htod(cast_slice::<Task, u8>(&tasks))?;
         let scale = Tensor::new(progress.scale(), &Device::Cuda(device.clone()))?;
         let coefficients = start(&scratch, &stream);
         let arguments = Arguments {
@@ -136,8 +137,9 @@ impl Tables {
     }
 
     pub fn control(&self, device: &CudaDevice) -> Result<Control> {
-        let control = device.clone_dtoh(&self.control)?;
-        Ok(control.first().copied().ok_or_else(misplaced)?)
+        let controls = device.clone_dtoh(&self.control)?;
+        let current = controls.get(..size_of::<Control>());
+        Ok(bytemuck::pod_read_unaligned(current.ok_or_else(misplaced)?))
     }
 }
 
@@ -146,13 +148,14 @@ impl Tables {
 struct Sent<T> {
     rows: Vec<T>,
     is_sent: bool,
-    device: CudaSlice<T>,
+    /// The rows' bytes.
+    device: CudaSlice<u8>,
 }
 
-impl<T: DeviceRepr + PartialEq + 'static> Sent<T> {
+impl<T: NoUninit + PartialEq> Sent<T> {
     fn new(device: &CudaDevice, rows: Vec<T>) -> Result<Self> {
         Ok(Self {
-            device: device.clone_htod(&rows)?,
+            device: device.clone_htod(cast_slice::<T, u8>(&rows))?,
             rows,
             is_sent: true,
         })
@@ -169,7 +172,7 @@ impl<T: DeviceRepr + PartialEq + 'static> Sent<T> {
 
     fn send(&mut self, device: &CudaDevice) -> Result<()> {
         if !self.is_sent {
-            device.memcpy_htod(&self.rows, &mut self.device)?;
+            device.memcpy_htod(cast_slice::<T, u8>(&self.rows), &mut self.device)?;
             self.is_sent = true;
         }
         Ok(())

@@ -5,8 +5,8 @@
 
 mod processes;
 
-use std::mem::{ManuallyDrop, zeroed};
-use std::path::{Path, PathBuf};
+use std::mem;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub use processes::{Neighbour, Processes, knows_processes, neighbours};
 
 use crate::facts::Version;
 pub use crate::patience::within;
-use crate::patience::{self, LoadError};
+use crate::patience::{self, LoadError, Trusted};
 
 /// A value, or NVML's return code.
 pub type Field<T> = Result<T, u32>;
@@ -52,7 +52,7 @@ pub struct Library(PathBuf);
 /// A session with NVML; it ends when the last of its devices is dropped.
 #[derive(Debug)]
 pub struct Nvml {
-    wrapper: ManuallyDrop<nvml_wrapper::Nvml>,
+    wrapper: nvml_wrapper::Nvml,
     /// The version of the kernel module.
     pub driver: Option<Version>,
 }
@@ -67,20 +67,22 @@ fn return_code(error: NvmlError) -> u32 {
     }
 }
 
+/// NVML where the driver installs it.
+pub fn installed() -> Vec<Trusted> {
+    let trusted = |name| {
+        // SAFETY: the names are those of NVIDIA's library, which may be loaded at any time.
+        unsafe { Trusted::new(name) }
+    };
+    NAMES.map(trusted).into()
+}
+
 impl Library {
-    /// Loads the first that exists, unless loading it hangs in another process for longer than `limit`. The error is about the first.
-    ///
-    /// # Safety
-    /// The libraries must be NVML, or as sound to load and call.
-    pub unsafe fn load<P: AsRef<Path>>(
-        paths: &[P],
-        limit: Duration,
-    ) -> Result<Arc<Self>, LoadError> {
+    /// Loads the first NVML that exists, unless loading it hangs in another process for longer than `limit`. The error is about the first.
+    pub fn load(libraries: &[Trusted], limit: Duration) -> Result<Arc<Self>, LoadError> {
         let mut absent = None;
-        for path in paths.iter().map(AsRef::as_ref) {
-            // SAFETY: the caller vouches for the library.
-            match unsafe { patience::load(path, limit) } {
-                Ok(_) => return Ok(Arc::new(Self(path.to_owned()))),
+        for library in libraries {
+            match patience::load(library, limit) {
+                Ok(_) => return Ok(Arc::new(Self(library.path().to_owned()))),
                 Err(error @ LoadError::Absent(_)) => absent = absent.or(Some(error)),
                 Err(error) => return Err(error),
             }
@@ -95,10 +97,13 @@ impl Library {
         let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
         let wrapper = wrapper.map_err(return_code)?;
         let driver = wrapper.sys_driver_version().ok();
-        Ok(Arc::new(Nvml {
-            wrapper: ManuallyDrop::new(wrapper),
-            driver: driver.and_then(|text| Version::parse(&text)),
-        }))
+        let driver = driver.and_then(|text| Version::parse(&text));
+        let nvml = Arc::new(Nvml { wrapper, driver });
+        // The wrapper would panic when it is dropped, so it never is.
+        if nvml.wrapper.lib().nvmlShutdown.is_err() {
+            mem::forget(Arc::clone(&nvml));
+        }
+        Ok(nvml)
     }
 }
 
@@ -112,15 +117,8 @@ impl Nvml {
     }
 }
 
-impl Drop for Nvml {
-    fn drop(&mut self) {
-        // The wrapper panics if the library has no such function.
-        if self.wrapper.lib().nvmlShutdown.is_ok() {
-            // SAFETY: dropped here alone.
-            unsafe { ManuallyDrop::drop(&mut self.wrapper) };
-        }
-    }
-}
+/// A function that writes one value.
+type Read<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> u32;
 
 /// A GPU. The handle is valid as long as the session, which lives as long as this value.
 #[derive(Debug, Clone)]
@@ -186,14 +184,10 @@ impl Device {
         }
     }
 
-    /// What such a function writes into `place`.
-    fn read<F: Copy, T>(
-        &self,
-        function: &Result<F, libloading::Error>,
-        mut place: T,
-        call: impl FnOnce(F, nvmlDevice_t, &mut T) -> u32,
-    ) -> Field<T> {
-        self.call(function, |function, gpu| call(function, gpu, &mut place))?;
+    /// What such a function writes into `place`. NVML's functions with these two arguments write one value.
+    fn read<T>(&self, function: &Result<Read<T>, libloading::Error>, mut place: T) -> Field<T> {
+        // SAFETY: the handle belongs to this session, and the place has the type that the function writes.
+        self.call(function, |read, gpu| unsafe { read(gpu, &mut place) })?;
         Ok(place)
     }
 
@@ -202,36 +196,29 @@ impl Device {
         let functions = self.functions();
         let newer = &functions.nvmlDeviceGetCurrentClocksEventReasons;
         let older = &functions.nvmlDeviceGetCurrentClocksThrottleReasons;
-        // SAFETY: the handle belongs to this session.
-        let newer = self.read(newer, 0, |call, gpu, bits| unsafe { call(gpu, bits) });
-        // SAFETY: as above.
-        newer.or_else(|_| self.read(older, 0, |call, gpu, bits| unsafe { call(gpu, bits) }))
+        self.read(newer, 0).or_else(|_| self.read(older, 0))
     }
 
     /// By the newer call, which does not count the driver's own reserve as used, or by the older call on drivers that lack it.
     pub fn memory(&self) -> Field<Memory> {
-        let older = &self.functions().nvmlDeviceGetMemoryInfo;
-        // SAFETY: the structure holds three numbers.
-        let mut memory: Memory = unsafe { zeroed() };
+        let memory = |total, free, used| Memory { total, free, used };
         match self.ask(|gpu| gpu.memory_info()) {
-            Ok(newer) => {
-                (memory.total, memory.used, memory.free) = (newer.total, newer.used, newer.free)
-            }
+            Ok(newer) => Ok(memory(newer.total, newer.free, newer.used)),
             // The older call would fail as well.
-            Err(code @ (UNINITIALIZED | GPU_IS_LOST | RESET_REQUIRED)) => return Err(code),
-            // SAFETY: the handle belongs to this session.
-            Err(_) => self.call(older, |call, gpu| unsafe { call(gpu, &mut memory) })?,
+            Err(code @ (UNINITIALIZED | GPU_IS_LOST | RESET_REQUIRED)) => Err(code),
+            Err(_) => self.read(&self.functions().nvmlDeviceGetMemoryInfo, memory(0, 0, 0)),
         }
-        Ok(memory)
     }
 
     /// Whether this GPU can access another one's memory, as `nvmlGpuP2PStatus_t`, in this way of `nvmlGpuP2PCapsIndex_t`.
     pub fn peer_status(&self, other: &Self, way: u32) -> Field<u32> {
         let function = &self.functions().nvmlDeviceGetP2PStatus;
+        let mut status = 0;
         // SAFETY: both handles belong to sessions of the same library, which stay open.
-        self.read(function, 0, |call, gpu, status| unsafe {
-            call(gpu, other.handle, way, status)
-        })
+        self.call(function, |call, gpu| unsafe {
+            call(gpu, other.handle, way, &mut status)
+        })?;
+        Ok(status)
     }
 
     /// The number of pages that were retired because of memory errors.
@@ -254,12 +241,17 @@ impl Device {
 
     pub fn remapped(&self) -> Field<Remapped> {
         let function = &self.functions().nvmlDeviceGetRemappedRows;
-        let read = self.read(function, [0; 4], |call, gpu, places| {
-            let [corrected, uncorrectable, pending, failed] = places;
-            // SAFETY: the handle belongs to this session.
-            unsafe { call(gpu, corrected, uncorrectable, pending, failed) }
-        });
-        let [_, uncorrectable, pending, failed] = read?;
+        let [mut corrected, mut uncorrectable, mut pending, mut failed] = [0; 4];
+        // SAFETY: the handle belongs to this session, and each place is an `unsigned int`.
+        self.call(function, |call, gpu| unsafe {
+            call(
+                gpu,
+                &mut corrected,
+                &mut uncorrectable,
+                &mut pending,
+                &mut failed,
+            )
+        })?;
         Ok(Remapped {
             uncorrectable,
             pending: pending != 0,

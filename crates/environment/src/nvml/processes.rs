@@ -6,7 +6,7 @@ use std::{fmt, fs};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, Library, NAMES, within};
+use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, Library, installed, within};
 use crate::facts::reports_processes_wrongly;
 
 /// NVML's mark for an unknown size.
@@ -18,7 +18,9 @@ const ROOM: usize = 64;
 /// The longest element that any driver writes, in words of 8 bytes, whatever the header of its call says.
 const LONGEST_ELEMENT: usize = 4;
 
-type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> u32;
+/// A function that fills a list of elements, given the room for them, and writes how many there are.
+type Fill<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> u32;
+type List = Fill<nvmlProcessInfo_v2_t>;
 
 /// The processes on a GPU. A list that is filled again allocates only when it grows.
 #[derive(Debug, Default)]
@@ -52,10 +54,7 @@ impl Device {
         ];
         let oldest = &functions.nvmlDeviceGetComputeRunningProcesses;
         self.list(to, newest).or_else(|code| match code {
-            // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says.
-            FUNCTION_NOT_FOUND => self.fill(to, oldest, 2, |call, device, count, room| unsafe {
-                call(device, count, room.cast())
-            }),
+            FUNCTION_NOT_FOUND => self.fill(to, oldest, 2),
             code => Err(code),
         })
     }
@@ -78,22 +77,18 @@ impl Device {
         let mut listed = Err(FUNCTION_NOT_FOUND);
         for function in newest.into_iter().skip(avoids_newest.into()) {
             if listed == Err(FUNCTION_NOT_FOUND) {
-                // SAFETY: the handle belongs to this session; `fill` gives room for the longest elements that any driver writes.
-                listed = self.fill(to, function, 3, |call, device, count, room| unsafe {
-                    call(device, count, room.cast())
-                });
+                listed = self.fill(to, function, 3);
             }
         }
         listed
     }
 
     /// Calls a function that fills a list, a second time with more room if there was too little.
-    fn fill<F: Copy>(
+    fn fill<T>(
         &self,
         to: &mut Processes,
-        function: &Result<F, libloading::Error>,
+        function: &Result<Fill<T>, libloading::Error>,
         element: usize,
-        call: impl Fn(F, nvmlDevice_t, *mut c_uint, *mut u64) -> u32,
     ) -> Field<()> {
         (to.element, to.count) = (element, 0);
         let mut wanted = ROOM;
@@ -102,8 +97,11 @@ impl Device {
             to.words.resize(words, 0);
             let room = words / LONGEST_ELEMENT;
             let mut count = room as c_uint;
-            let outcome = self.call(function, |function, device| {
-                call(function, device, &mut count, to.words.as_mut_ptr())
+            let place = to.words.as_mut_ptr().cast();
+            // SAFETY: the handle belongs to this session. There is room for `count` of the longest elements that any driver writes, of words
+            // that may have any bits.
+            let outcome = self.call(function, |fill, device| unsafe {
+                fill(device, &mut count, place)
             });
             if outcome != Err(INSUFFICIENT_SIZE) {
                 to.count = outcome.map_or(0, |()| (count as usize).min(room));
@@ -167,8 +165,7 @@ fn ask(uuid: &str, limit: Duration) -> Option<Vec<Neighbour>> {
     if !knows_processes() {
         return None;
     }
-    // SAFETY: the names are those of NVIDIA's library, which may be loaded at any time.
-    let nvml = unsafe { Library::load(&NAMES, limit) }.ok()?.begin().ok()?;
+    let nvml = Library::load(&installed(), limit).ok()?.begin().ok()?;
     let device = nvml.device_by_uuid(uuid).ok()?;
     let mut processes = Processes::default();
     device.list_processes(&mut processes).ok()?;

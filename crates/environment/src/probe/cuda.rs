@@ -35,83 +35,116 @@ const NAME: &str = match cfg!(windows) {
 /// A call that failed, and its status.
 pub(crate) type Failed = (&'static str, u32);
 
-/// Calls a function of a library that returns a status, with the types of its arguments: `function(argument: type, …)`.
-///
-/// To call it is unsafe: the types must be those of the function in the library's header, and the call must be sound.
-macro_rules! call {
-    ($library:expr, $function:ident($($argument:expr => $type:ty),*)) => {{
-        type Function = unsafe extern "C" fn($($type),*) -> u32;
-        let name = concat!(stringify!($function), "\0");
-        match $library.get::<Function>(name.as_bytes()) {
-            Ok(function) => match function($($argument),*) {
-                0 => Ok(()),
-                status => Err((stringify!($function), status)),
-            },
-            Err(_) => Err((stringify!($function), $crate::probe::cuda::NO_FUNCTION)),
-        }
-    }};
+/// A function of a library that returns a status, if the library has it.
+pub(crate) struct Function<F> {
+    name: &'static str,
+    function: Option<F>,
 }
-pub(crate) use call;
+
+impl<F: Copy> Function<F> {
+    /// Looks up the function of this name.
+    ///
+    /// # Safety
+    /// `F` must be the type that the library's header gives this function. If `F` may be called without `unsafe`, it must be sound to
+    /// call the function with all values of the types of its arguments.
+    pub(crate) unsafe fn of(library: &Loaded, name: &'static str) -> Self {
+        // SAFETY: the caller's promise. The library is never unloaded.
+        let function = unsafe { library.get::<F>(name.as_bytes()) };
+        let function = function.ok().map(|function| *function);
+        Self { name, function }
+    }
+
+    /// Calls it.
+    pub(crate) fn call(&self, call: impl FnOnce(F) -> u32) -> Result<(), Failed> {
+        match self.function.map_or(NO_FUNCTION, call) {
+            0 => Ok(()),
+            status => Err((self.name, status)),
+        }
+    }
+}
+
+/// What libcuda can be asked without a context. It answers an unknown device with an error.
+pub(crate) struct Questions {
+    version: Function<extern "C" fn(&mut c_int) -> u32>,
+    pub(crate) init: Function<extern "C" fn(c_uint) -> u32>,
+    count: Function<extern "C" fn(&mut c_int) -> u32>,
+    pub(crate) device: Function<extern "C" fn(&mut c_int, c_int) -> u32>,
+    attribute: Function<extern "C" fn(&mut c_int, c_int, c_int) -> u32>,
+    name: Function<unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32>,
+    /// The newer one distinguishes instances of a divided GPU.
+    identities: [Function<extern "C" fn(&mut [u8; 16], c_int) -> u32>; 2],
+}
+
+impl Questions {
+    pub(crate) fn of(cuda: &Loaded) -> Self {
+        // SAFETY: the signatures of cuda.h, where `CUdevice` is an integer and `CUuuid` has 16 bytes. Each may be called at any time, writes to
+        // its first argument alone, and returns an error for a number that is no device's. To ask for the name is unsafe.
+        unsafe {
+            Self {
+                version: Function::of(cuda, "cuDriverGetVersion"),
+                init: Function::of(cuda, "cuInit"),
+                count: Function::of(cuda, "cuDeviceGetCount"),
+                device: Function::of(cuda, "cuDeviceGet"),
+                attribute: Function::of(cuda, "cuDeviceGetAttribute"),
+                name: Function::of(cuda, "cuDeviceGetName"),
+                identities: ["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]
+                    .map(|name| Function::of(cuda, name)),
+            }
+        }
+    }
+}
 
 /// Loads libcuda, in the process's own environment.
 pub(crate) fn load(source: &Source, limit: Duration) -> Result<Loaded, LoadError> {
     let not_found = || LoadError::Absent(format!("{NAME}: not found"));
     let paths = locate(source, &[NAME]);
-    // SAFETY: NVIDIA's driver may be loaded at any time; the caller of `Environment::root` vouches for other files.
-    unsafe { patience::load(paths.first().ok_or_else(not_found)?, limit) }
+    patience::load(paths.first().ok_or_else(not_found)?, limit)
 }
 
 /// Asks libcuda for the CUDA that it supports and for its devices.
 pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Vec<CudaDevice>> {
-    let cuda = load(source, limit)?;
+    let questions = Questions::of(&load(source, limit)?);
     let mut number = 0;
-    // SAFETY: `CUresult cuDriverGetVersion(int *)`, which needs no initialization. Where it fails, 0 stays.
-    let _ = unsafe { call!(cuda, cuDriverGetVersion(&mut number => *mut c_int)) };
-    Ok((Version::of_cuda(number), Reply::of(devices(&cuda))))
+    // This needs no initialization. Where it fails, 0 stays.
+    let _ = questions.version.call(|version| version(&mut number));
+    Ok((Version::of_cuda(number), Reply::of(devices(&questions))))
 }
 
-fn devices(cuda: &Loaded) -> Result<Vec<CudaDevice>, Failed> {
+fn devices(questions: &Questions) -> Result<Vec<CudaDevice>, Failed> {
     let mut count = 0;
-    // SAFETY: `CUresult cuInit(unsigned int)`, which may be called any number of times, and `CUresult cuDeviceGetCount(int *)`.
-    unsafe {
-        call!(cuda, cuInit(0 => c_uint))?;
-        call!(cuda, cuDeviceGetCount(&mut count => *mut c_int))?;
-    }
+    // It may be initialized any number of times.
+    questions.init.call(|init| init(0))?;
+    questions.count.call(|get| get(&mut count))?;
     let ordinals = 0..count.clamp(0, MOST_DEVICES);
     Ok(ordinals
-        .map(|ordinal| device(cuda, ordinal).unwrap_or_default())
+        .map(|ordinal| device(questions, ordinal).unwrap_or_default())
         .collect())
 }
 
-fn device(cuda: &Loaded, ordinal: c_int) -> Result<CudaDevice, Failed> {
+fn device(questions: &Questions, ordinal: c_int) -> Result<CudaDevice, Failed> {
     let (mut device, mut name, mut uuid) = (0, [0u8; 256], [0u8; 16]);
-    // SAFETY: `CUresult cuDeviceGet(CUdevice *, int)`.
-    unsafe { call!(cuda, cuDeviceGet(&mut device => *mut c_int, ordinal => c_int)) }?;
+    questions.device.call(|get| get(&mut device, ordinal))?;
     let attribute = |which| {
         let mut value = 0;
-        // SAFETY: `CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice)`.
-        let asked = unsafe {
-            call!(cuda, cuDeviceGetAttribute(&mut value => *mut c_int, which => c_int, device => c_int))
-        };
+        let asked = questions
+            .attribute
+            .call(|get| get(&mut value, which, device));
         asked.ok().map(|()| value)
     };
     let capability = attribute(CAPABILITY_MAJOR).zip(attribute(CAPABILITY_MINOR));
     let (room, bytes) = (name.len() as c_int, name.as_mut_ptr().cast());
-    // SAFETY: `CUresult cuDeviceGetName(char *, int, CUdevice)`, which writes no more than the length that it is given.
-    let named = unsafe {
-        call!(cuda, cuDeviceGetName(bytes => *mut c_char, room => c_int, device => c_int))
-    };
+    // SAFETY: the function writes no more than the length that it is given, which is the array's.
+    let named = questions
+        .name
+        .call(|get| unsafe { get(bytes, room, device) });
     let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text).into_owned();
-    // SAFETY: `CUresult cuDeviceGetUuid[_v2](CUuuid *, CUdevice)`, where `CUuuid` is 16 bytes. The newer call distinguishes instances
-    // of a divided GPU.
-    let identified = unsafe {
-        call!(cuda, cuDeviceGetUuid_v2(&mut uuid => *mut [u8; 16], device => c_int))
-            .or_else(|_| call!(cuda, cuDeviceGetUuid(&mut uuid => *mut [u8; 16], device => c_int)))
-    };
+    let mut identities = questions.identities.iter();
+    let is_identified =
+        identities.any(|identity| identity.call(|get| get(&mut uuid, device)).is_ok());
     Ok(CudaDevice {
         name: named.ok().map(|()| text),
-        uuid: identified.ok().map(|()| uuid_text(uuid)),
+        uuid: is_identified.then(|| uuid_text(uuid)),
         capability: capability.map(|(major, minor)| (major.max(0) as u32, minor.max(0) as u32)),
         integrated: attribute(INTEGRATED) == Some(1),
     })

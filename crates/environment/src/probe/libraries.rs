@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Source;
 use crate::facts::Version;
+use crate::patience::Trusted;
 
 /// NVIDIA's libraries where the loader would find them. Nothing is loaded: the versions come from names and links.
 #[derive(Debug, Clone, Default)]
@@ -85,15 +86,22 @@ impl Libraries {
     }
 }
 
-/// The files that a program would try to load by these names. On this machine the loader finds them.
-pub(crate) fn locate(source: &Source, names: &[&str]) -> Vec<PathBuf> {
-    if source.is_this_machine() {
-        return names.iter().map(PathBuf::from).collect();
-    }
-    let mut libraries = Libraries::look(source).on_path.into_iter();
-    let library = libraries.find(|library| names.contains(&library.soname.as_str()));
-    let file = library.map(|library| source.below(library.path()));
-    file.into_iter().collect()
+/// The files that a program would try to load by these names of NVIDIA's libraries. On this machine the loader finds them.
+pub(crate) fn locate(source: &Source, names: &[&str]) -> Vec<Trusted> {
+    let paths: Vec<PathBuf> = match source.is_this_machine() {
+        true => names.iter().map(PathBuf::from).collect(),
+        false => {
+            let mut libraries = Libraries::look(source).on_path.into_iter();
+            let library = libraries.find(|library| names.contains(&library.soname.as_str()));
+            let file = library.map(|library| source.below(library.path()));
+            file.into_iter().collect()
+        }
+    };
+    let trusted = |path: PathBuf| {
+        // SAFETY: NVIDIA's libraries may be loaded at any time; the caller of `Environment::root` vouches for other files.
+        unsafe { Trusted::new(path) }
+    };
+    paths.into_iter().map(trusted).collect()
 }
 
 /// The loader's default folders, and WSL's folder of the driver.

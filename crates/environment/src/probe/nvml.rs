@@ -34,8 +34,7 @@ pub(crate) struct Pair {
 
 /// Loads NVML and asks for the driver's version and for everything else.
 pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Readings> {
-    // SAFETY: NVIDIA's library may be loaded and initialized at any time; the caller of `Environment::root` vouches for other files.
-    let library = unsafe { Library::load(&locate(source, &NAMES), limit) }?;
+    let library = Library::load(&locate(source, &NAMES), limit)?;
     let nvml = match library.begin() {
         Ok(nvml) => nvml,
         Err(code) => return Ok((None, Reply::Failed("nvmlInit", code))),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use memchr::memmem;
 use regex_lite::Regex;
 
-use super::cuda::call;
+use super::cuda::Function;
 use super::libraries::{Libraries, Library, locate};
 use crate::facts::Version;
 use crate::patience::{self, LoadError};
@@ -261,15 +261,17 @@ pub(crate) struct Nccl {
 
 const NCCL: &str = "libnccl.so.2";
 
+type GetVersion = extern "C" fn(&mut c_int) -> u32;
+
 /// Loads NCCL and asks for its version. Nothing is done on a GPU.
 pub(crate) fn nccl(source: &Source, limit: Duration) -> Answer<Nccl> {
     let paths = locate(source, &[NCCL]);
     let not_found = || LoadError::Absent(format!("{NCCL}: not found"));
-    // SAFETY: NCCL's initializers may run at any time; the caller of `Environment::root` vouches for other files.
-    let library = unsafe { patience::load(paths.first().ok_or_else(not_found)?, limit) }?;
+    let library = patience::load(paths.first().ok_or_else(not_found)?, limit)?;
+    // SAFETY: `ncclResult_t ncclGetVersion(int *)`, which may be called at any time.
+    let get_version = unsafe { Function::<GetVersion>::of(&library, "ncclGetVersion") };
     let mut number = 0;
-    // SAFETY: `ncclResult_t ncclGetVersion(int *)`.
-    let asked = unsafe { call!(library, ncclGetVersion(&mut number => *mut c_int)) };
+    let asked = get_version.call(|get_version| get_version(&mut number));
     let reply = asked.map(|()| {
         let libraries = Libraries::look(source);
         let file = libraries.find("nccl").map(|library| library.path());

@@ -1,10 +1,9 @@
 //! Calls that may never return, and libraries that may hang: what the checker, the monitor and NCCL's loader wait with.
 
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use candle_headroom_environment::patience::{Task, Unfinished, load, within};
+use candle_headroom_environment::patience::{Task, Trusted, Unfinished, load, within};
 
 /// A copy of the process would share memory that is registered with a network adapter or a GPU.
 #[test]
@@ -28,7 +27,8 @@ fn a_library_is_tried_without_a_fork() {
     assert_eq!(ended, child);
     assert_eq!(FORKS.get(), 1, "a fork is counted");
     // SAFETY: the C library's mathematics, which has no initializers of its own.
-    let loaded = unsafe { load(Path::new("libm.so.6"), Duration::from_secs(60)) };
+    let library = unsafe { Trusted::new("libm.so.6") };
+    let loaded = load(&library, Duration::from_secs(60));
     assert!(loaded.is_ok(), "{loaded:?}");
     assert_eq!(FORKS.get(), 1);
 }

@@ -6,6 +6,7 @@ mod dispatch;
 mod element;
 mod functions;
 mod in_place;
+#[allow(unsafe_code, reason = "calls gemm")]
 pub mod matrix;
 pub mod philox;
 mod plan;

@@ -1,9 +1,11 @@
+mod handle;
 mod mark;
 mod memory;
 mod pool;
 mod pools;
 mod work;
 
+pub(crate) use handle::Handle;
 pub(crate) use mark::Mark;
 pub(super) use memory::open;
 pub(crate) use work::{PageLocked, drain, while_dropping};

@@ -11,6 +11,8 @@ use candle_core::cuda_backend::cudarc::driver::sys::{CUmemPool_attribute as Attr
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
 use parking_lot::Mutex;
 
+use super::handle::Handle;
+
 /// `CUmemPoolProps` in its layout since CUDA 12.2. cudarc's own depends on the toolkit of the build, not on the driver at run time.
 #[repr(C)]
 struct PoolProperties {
@@ -32,16 +34,11 @@ const LOCATION_TYPE_DEVICE: u32 = 1;
 /// A memory pool of a device. An owned one is destroyed when dropped, while allocations from it live on.
 #[derive(Debug)]
 pub(super) struct Pool {
-    handle: sys::CUmemoryPool,
+    handle: Handle<sys::CUmemPoolHandle_st>,
     /// Keeps the primary context, and with it the pool's device, open.
     pub(super) context: Arc<CudaContext>,
     is_owned: bool,
 }
-
-// SAFETY: the driver's functions on pools may be called from any thread, and nothing behind the handle is read here.
-unsafe impl Send for Pool {}
-// SAFETY: a shared reference only hands the handle to the driver, whose functions on pools may be called from any thread.
-unsafe impl Sync for Pool {}
 
 impl Pool {
     /// An empty pool that may reserve `most` bytes, rounded by the driver; `None` for no maximum. Drivers before CUDA 12.2 know no
@@ -72,7 +69,7 @@ impl Pool {
 
     fn with(handle: sys::CUmemoryPool, context: &Arc<CudaContext>, is_owned: bool) -> Self {
         Self {
-            handle,
+            handle: Handle(handle),
             context: Arc::clone(context),
             is_owned,
         }
@@ -80,13 +77,13 @@ impl Pool {
 
     /// Two values with one ID are the same pool.
     pub(super) fn id(&self) -> usize {
-        self.handle.addr()
+        self.handle.0.addr()
     }
 
     /// Serves every later allocation of the process on this device.
     pub(super) fn make_current(&self) -> Result<(), DriverError> {
-        // SAFETY: the pool exists, as for `get`, on the device of its context.
-        unsafe { device::set_mem_pool(self.context.cu_device(), self.handle) }
+        // SAFETY: the pool exists, as for `get`, on the device of its context. The driver's functions on pools may be called from any thread.
+        unsafe { device::set_mem_pool(self.context.cu_device(), self.handle.0) }
     }
 
     /// Bytes that tensors hold.
@@ -123,7 +120,7 @@ impl Pool {
     /// Returns all unused memory to the device, where free pieces are merged.
     pub(super) fn trim(&self) -> Result<(), DriverError> {
         // SAFETY: the pool exists, as for `get`.
-        unsafe { mem_pool::trim_to(self.handle, 0) }
+        unsafe { mem_pool::trim_to(self.handle.0, 0) }
     }
 
     /// Makes the pool reserve this many bytes, and waits until every stream can use them; false if the driver has no room for them.
@@ -135,7 +132,7 @@ impl Pool {
         let stream = self.context.default_stream();
         self.context.bind_to_thread()?;
         // SAFETY: the pool exists, as for `get`, and the stream is borrowed. The memory is never read.
-        let allocated = unsafe { mem_pool::alloc_async(self.handle, bytes, stream.cu_stream()) };
+        let allocated = unsafe { mem_pool::alloc_async(self.handle.0, bytes, stream.cu_stream()) };
         let address = match allocated {
             Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
             allocated => allocated?,
@@ -150,13 +147,13 @@ impl Pool {
         let mut value = 0u64;
         // SAFETY: an owned pool exists as long as `self`. Another one is the current pool or was so before ours, and its creator keeps
         // it alive, as CUDA keeps its default pool. Every attribute used in this file is a `cuuint64_t`.
-        unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut value).cast()) }?;
+        unsafe { mem_pool::get_attribute(self.handle.0, attribute, (&raw mut value).cast()) }?;
         Ok(value)
     }
 
     fn set(&self, attribute: Attribute, mut value: u64) -> Result<(), DriverError> {
         // SAFETY: as for `get`.
-        unsafe { mem_pool::set_attribute(self.handle, attribute, (&raw mut value).cast()) }
+        unsafe { mem_pool::set_attribute(self.handle.0, attribute, (&raw mut value).cast()) }
     }
 }
 
@@ -164,7 +161,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.is_owned
             // SAFETY: `self` owns the pool, and its handle is not used any more.
-            && let Err(error) = unsafe { mem_pool::destroy(self.handle) }
+            && let Err(error) = unsafe { mem_pool::destroy(self.handle.0) }
         {
             tracing::warn!(%error, "a memory pool could not be destroyed");
         }

@@ -1,6 +1,5 @@
 //! Waits for a GPU's work, makes the GPU ready for another attempt after memory ran out, and takes page-locked host memory for it.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -11,6 +10,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
 use candle_core::cuda_backend::{CudaError, WrapErr};
 
+use super::handle::Handle;
 use super::pool::trim_current;
 use crate::error::{Error, Resource, Result};
 
@@ -71,15 +71,10 @@ fn note_stored(error: DriverError) -> Result<()> {
 /// Page-locked host memory, mapped for the device. It is freed on drop at once: whoever owns it waits before for work that uses it.
 #[derive(Debug)]
 pub(crate) struct PageLocked {
-    start: NonNull<u8>,
+    start: Handle<u8>,
     bytes: usize,
     context: Arc<CudaContext>,
 }
-
-// SAFETY: it owns its memory, as a `Box<[u8]>` does. The driver's calls on it may come from any thread.
-unsafe impl Send for PageLocked {}
-// SAFETY: a shared reference gives access to the memory only in functions whose callers promise that nobody writes to it.
-unsafe impl Sync for PageLocked {}
 
 impl PageLocked {
     /// Zeroed memory; `bytes` is not 0.
@@ -89,13 +84,13 @@ impl PageLocked {
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: a context is current. The memory is not read before it is written, below.
         let start = unsafe { malloc_host(bytes, flags) };
-        let start = start.and_then(|start| {
-            let start = NonNull::new(start.cast::<u8>());
-            start.ok_or(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE))
+        let start = start.and_then(|start| match start.is_null() {
+            true => Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)),
+            false => Ok(Handle(start.cast::<u8>())),
         });
         let start = start.map_err(|error| refused(error, bytes))?;
         // SAFETY: the driver has allocated that many bytes, and nobody else has their address yet.
-        unsafe { start.as_ptr().write_bytes(0, bytes) };
+        unsafe { start.0.write_bytes(0, bytes) };
         Ok(Self {
             start,
             bytes,
@@ -109,7 +104,7 @@ impl PageLocked {
 
     /// Its first byte.
     pub(crate) fn start(&self) -> *mut u8 {
-        self.start.as_ptr()
+        self.start.0
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -122,7 +117,7 @@ impl PageLocked {
     /// Until the result is dropped, nobody writes to them, the device included.
     pub(crate) unsafe fn read(&self) -> &[u8] {
         // SAFETY: all bytes are initialized and belong to `self`; the caller keeps writers out.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.start.0, self.bytes) }
     }
 
     /// Its bytes.
@@ -131,15 +126,15 @@ impl PageLocked {
     /// No unfinished work on the device uses them.
     pub(crate) unsafe fn write(&mut self) -> &mut [u8] {
         // SAFETY: all bytes are initialized and belong to `self`, which is borrowed mutably; the caller keeps the device out.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.0, self.bytes) }
     }
 }
 
 impl Drop for PageLocked {
     fn drop(&mut self) {
         while_dropping(&self.context, || {
-            // SAFETY: the driver has allocated the memory, and its owner has waited for work that uses it.
-            unsafe { free_host(self.start.as_ptr().cast()) }
+            // SAFETY: the driver has allocated the memory, which any thread may free, and its owner has waited for work that uses it.
+            unsafe { free_host(self.start.0.cast()) }
         });
     }
 }

@@ -1,13 +1,10 @@
 //! What happens to a chunk of scores, by kernels on CUDA.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchArgs, PushKernelArg};
 use candle_core::{DType, Result, Tensor};
 
 use super::chunk::Chunk;
 use crate::attention::rule::{NAME, Rule, wide};
-use crate::kernel::cuda::{
-    Argument, Elements, Module, each_row, launch, module, source_of, target,
-};
+use crate::kernel::cuda::{Argument, Module, each_row, launch, module, source_of, target};
 use crate::kernel::{InPlace, in_place, mismatch};
 
 const ATTENTION: Module = module!("attention");
@@ -82,7 +79,7 @@ impl<'a> Run<'a> {
                 return Err(mismatch(NAME));
             };
             let device = storage.device.clone();
-            let geometry = Geometry::new(self.rule, &self.chunk);
+            let geometry = Geometry::new(self.rule, &self.chunk).words();
             let mut arguments = vec![Argument::Elements(Box::new(geometry))];
             for tensor in &storages {
                 arguments.push(match tensor {
@@ -111,8 +108,6 @@ impl<'a> Run<'a> {
 }
 
 /// The first argument of all kernels. `Chunk` in kernels/attention.cu has the same fields.
-#[repr(C)]
-#[derive(Clone, Copy)]
 struct Geometry {
     heads: u64,
     queries: u64,
@@ -128,15 +123,6 @@ struct Geometry {
     factor: f64,
     seed: u64,
     threshold: u64,
-}
-
-// SAFETY: plain numbers of 8 bytes, laid out as `Chunk` in kernels/attention.cu.
-unsafe impl DeviceRepr for Geometry {}
-
-impl Elements for Geometry {
-    fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
-        launch.arg(&*self);
-    }
 }
 
 impl Geometry {
@@ -166,5 +152,29 @@ impl Geometry {
             seed: dropout.map_or(0, |dropout| dropout.seed),
             threshold: dropout.map_or(0, |dropout| dropout.threshold.into()),
         }
+    }
+
+    /// Its numbers, of 8 bytes each.
+    fn words(&self) -> [u64; 17] {
+        let [first, second, third, fourth] = self.mask_strides;
+        [
+            self.heads,
+            self.queries,
+            self.keys,
+            self.first,
+            self.all_queries,
+            self.all_keys,
+            self.first_seen as u64,
+            self.last_seen as u64,
+            self.offset as u64,
+            first,
+            second,
+            third,
+            fourth,
+            self.softcap.to_bits(),
+            self.factor.to_bits(),
+            self.seed,
+            self.threshold,
+        ]
     }
 }

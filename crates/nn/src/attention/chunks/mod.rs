@@ -3,6 +3,7 @@
 mod chunk;
 mod composed;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "launches kernels")]
 mod kernels;
 #[cfg(test)]
 mod tests;

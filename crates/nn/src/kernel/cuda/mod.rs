@@ -5,6 +5,7 @@ mod any;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "launches kernels")]
 mod enabled;
 
 #[cfg(not(feature = "cuda"))]
@@ -15,6 +16,6 @@ pub use disabled::run;
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    Argument, CudaKernel, Elements, Module, add_to_rows, each_row, launch, losses_of_rows,
-    multiply, run, scale, smallest, source_of, target,
+    Argument, CudaKernel, Module, add_to_rows, each_row, launch, losses_of_rows, multiply, run,
+    scale, smallest, source_of, target,
 };

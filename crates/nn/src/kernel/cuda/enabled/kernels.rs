@@ -1,4 +1,5 @@
-//! How each kernel is launched.
+//! How each kernel is launched. Only this file makes a [`Launch`], so what it says of the kernels in `kernels/` is in one place: the numbers that
+//! a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are compared with that.
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
@@ -26,18 +27,12 @@ const NORM: Module = module!("norm");
 const SOFTMAX: Module = module!("softmax");
 
 /// A kernel that also runs on CUDA.
-///
-/// # Safety
-/// The numbers and tensors of [`launch`](Self::launch), the inputs and the outputs, in this order, must be the arguments of the kernel
-/// of this name in the module. With these numbers and in this grid it must stay within the lengths of all tensors, and write all
-/// elements of the outputs and nothing else. All tensors are contiguous, and outputs are new, so they overlap nothing.
-pub unsafe trait CudaKernel<const IN: usize, const OUT: usize> {
+pub trait CudaKernel<const IN: usize, const OUT: usize> {
     fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch>;
 
     /// Writes the outputs.
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
-        // SAFETY: the trait's promise.
-        unsafe { launch.run(&call, call.name, outputs) }
+        launch.run(&call, outputs)
     }
 }
 
@@ -50,7 +45,6 @@ pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
 ) -> Result<Vec<Tensor>> {
     let last = inputs.last().ok_or_else(|| mismatch(K::NAME))?;
     let call = Call {
-        name: K::NAME,
         device,
         dtype: last.dtype(),
         inputs,
@@ -68,10 +62,10 @@ pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
 
 /// What a kernel is run on.
 pub struct Call<'a> {
-    name: &'static str,
     device: &'a CudaDevice,
     /// The kernel's.
     dtype: DType,
+    /// Contiguous, and of the types that the kernel has for `dtype`.
     inputs: &'a [Tensor],
 }
 
@@ -98,47 +92,76 @@ impl Call<'_> {
 
 /// A launch, but for the inputs and the outputs.
 pub struct Launch {
+    /// The kernel's, without the type.
+    name: &'static str,
     module: Module,
     grid: LaunchConfig,
+    /// Its first arguments.
     numbers: Vec<u64>,
+    /// What it reads besides the inputs, and before them.
     tensors: Vec<Tensor>,
+    /// The elements that it reads or writes of each of these tensors, of each input and of each output.
+    counts: Vec<usize>,
 }
 
 impl Launch {
-    fn new(module: Module, grid: LaunchConfig, numbers: impl Into<Vec<u64>>) -> Self {
+    fn new(
+        (module, name): (Module, &'static str),
+        grid: LaunchConfig,
+        numbers: impl Into<Vec<u64>>,
+        counts: impl Into<Vec<usize>>,
+    ) -> Self {
         Self {
+            name,
             module,
             grid,
             numbers: numbers.into(),
             tensors: Vec::new(),
+            counts: counts.into(),
         }
     }
 
-    /// # Safety
-    /// As for [`CudaKernel`].
-    unsafe fn run<'a>(
+    /// # Errors
+    /// If there is another number of tensors, or one has fewer elements than the kernel reads or writes.
+    fn run<'a>(
         &self,
         call: &Call,
-        name: &str,
         outputs: impl IntoIterator<Item = &'a mut CudaStorage>,
     ) -> Result<()> {
         let inputs = self.tensors.iter().chain(call.inputs);
         let storages: Vec<_> = inputs.map(Tensor::storage_and_layout).collect();
-        let mut arguments: Vec<_> = self.numbers.iter().copied().map(Argument::Bits).collect();
+        let mut tensors = Vec::new();
         for (storage, layout) in &storages {
-            arguments.push(source_of(storage, layout, call.name)?);
+            tensors.push(source_of(storage, layout, self.name)?);
         }
         for output in outputs {
-            arguments.push(target(output, None, call.name)?);
+            tensors.push(target(output, None, self.name)?);
         }
+        let mut pairs = tensors.iter().zip(&self.counts);
+        if tensors.len() != self.counts.len() || pairs.any(|(it, least)| it.count() < *least) {
+            return Err(mismatch(self.name));
+        }
+        let numbers = self.numbers.iter().copied().map(Argument::Bits);
+        let mut arguments: Vec<_> = numbers.chain(tensors).collect();
         let (device, dtype) = (call.device, call.dtype);
-        // SAFETY: the caller's promise. The outputs are borrowed mutably.
-        unsafe { launch(device, self.module, name, dtype, self.grid, &mut arguments) }
+        // SAFETY: `Launch::new` was given the numbers that this kernel takes in `kernels/`, and how many elements of each tensor it accesses
+        // for them in this grid: the tensors have as many. They are contiguous, `dispatch` has checked the types of the inputs, and
+        // `Call::outputs` chooses those of the outputs, which are new and borrowed mutably, so they overlap nothing.
+        unsafe {
+            launch(
+                device,
+                self.module,
+                self.name,
+                dtype,
+                self.grid,
+                &mut arguments,
+            )
+        }
     }
 }
 
-// SAFETY: there is no such kernel, and no launch.
-unsafe impl CudaKernel<1, 1> for SumOfRows {
+/// There is no such kernel, and no launch.
+impl CudaKernel<1, 1> for SumOfRows {
     fn launch(&self, _: [&Tensor; 1]) -> Result<Launch> {
         Err(no_kernels(Self::NAME))
     }
@@ -164,158 +187,207 @@ fn numbers(curve: Curve) -> [u64; 3] {
     [number, f64::to_bits(first), f64::to_bits(second)]
 }
 
-// SAFETY: (len, curve, its parameters, xs, ys), both tensors of `len` elements.
-unsafe impl CudaKernel<1, 1> for Values {
+/// (len, curve, its parameters, tensors), each of `len` elements.
+fn activation(name: &'static str, curve: Curve, len: usize, tensors: usize) -> Launch {
+    let [curve, first, second] = numbers(curve);
+    let numbers = [len as u64, curve, first, second];
+    let counts = vec![len; tensors];
+    Launch::new((ACTIVATION, name), each_element(len), numbers, counts)
+}
+
+/// With xs and ys.
+impl CudaKernel<1, 1> for Values {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
-        let (len, [curve, first, second]) = (xs.elem_count(), numbers(self.0));
-        let numbers = [len as u64, curve, first, second];
-        Ok(Launch::new(ACTIVATION, each_element(len), numbers))
+        Ok(activation(Self::NAME, self.0, xs.elem_count(), 2))
     }
 }
 
-// SAFETY: (len, curve, its parameters, xs, dys, dxs), all tensors of `len` elements: the caller gives x and dy of one shape.
-unsafe impl CudaKernel<2, 1> for Slopes {
+/// With xs, dys and dxs.
+impl CudaKernel<2, 1> for Slopes {
     fn launch(&self, [xs, _]: [&Tensor; 2]) -> Result<Launch> {
-        Values(self.0).launch([xs])
+        Ok(activation(Self::NAME, self.0, xs.elem_count(), 3))
     }
 }
 
-// SAFETY: (len, width, xs, ys), where ys have `len` elements in rows of `width`, and xs twice as many.
-unsafe impl CudaKernel<1, 1> for Swiglu {
+/// (len, width, xs, ys), where ys have `len` elements in rows of `width`, and xs twice as many.
+impl CudaKernel<1, 1> for Swiglu {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let len = xs.elem_count() / 2;
-        let numbers = [len as u64, self.width as u64];
-        Ok(Launch::new(ACTIVATION, each_element(len), numbers))
+        Ok(Launch::new(
+            (ACTIVATION, Self::NAME),
+            each_element(len),
+            [len as u64, self.width as u64],
+            [2 * len, len],
+        ))
     }
 }
 
-// SAFETY: (len, width, xs, dys, dxs), where dys have `len` elements in rows of `width`, xs and dxs twice as many.
-unsafe impl CudaKernel<2, 1> for SwigluBackward {
+/// (len, width, xs, dys, dxs), where dys have `len` elements in rows of `width`, xs and dxs twice as many.
+impl CudaKernel<2, 1> for SwigluBackward {
     fn launch(&self, [xs, _]: [&Tensor; 2]) -> Result<Launch> {
-        let width = self.width;
-        Swiglu { width }.launch([xs])
+        let len = xs.elem_count() / 2;
+        Ok(Launch::new(
+            (ACTIVATION, Self::NAME),
+            each_element(len),
+            [len as u64, self.width as u64],
+            [2 * len, len, 2 * len],
+        ))
     }
 }
 
-// SAFETY: (len, seed, stream, threshold, scale, xs, ys), both tensors of `len` elements. A thread takes four.
-unsafe impl CudaKernel<1, 1> for Mask {
+/// (len, seed, stream, threshold, scale, xs, ys), both tensors of `len` elements. A thread takes four.
+impl CudaKernel<1, 1> for Mask {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let len = xs.elem_count();
         let threshold = u64::from(self.threshold);
         let (draw, scale) = (self.draw, self.scale.to_bits());
-        let numbers = [len as u64, draw.seed, draw.call, threshold, scale];
-        Ok(Launch::new(DROPOUT, each_element(len.div_ceil(4)), numbers))
+        Ok(Launch::new(
+            (DROPOUT, Self::NAME),
+            each_element(len.div_ceil(4)),
+            [len as u64, draw.seed, draw.call, threshold, scale],
+            [len; 2],
+        ))
     }
 }
 
-/// A block for each row of a tensor.
-fn rows_of(xs: &Tensor, width: usize) -> Result<LaunchConfig> {
-    each_row(xs.elem_count() / width.max(1), width)
+/// A tensor's rows, of which each has a block.
+struct RowGrid {
+    grid: LaunchConfig,
+    rows: usize,
+    /// Elements of all rows.
+    len: usize,
 }
 
-// SAFETY: (width, logarithm, xs, ys), both tensors of as many rows of `width` elements as there are blocks.
-unsafe impl CudaKernel<1, 1> for Softmax {
+fn rows_of(xs: &Tensor, width: usize) -> Result<RowGrid> {
+    let rows = xs.elem_count() / width.max(1);
+    Ok(RowGrid {
+        grid: each_row(rows, width)?,
+        rows,
+        len: rows * width,
+    })
+}
+
+/// (width, logarithm, xs, ys), both tensors of as many rows of `width` elements as there are blocks.
+impl CudaKernel<1, 1> for Softmax {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let numbers = [self.width as u64, u64::from(self.logarithm)];
-        Ok(Launch::new(SOFTMAX, rows_of(xs, self.width)?, numbers))
+        let RowGrid { grid, len, .. } = rows_of(xs, self.width)?;
+        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 2]))
     }
 }
 
-// SAFETY: (width, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
-unsafe impl CudaKernel<2, 1> for SoftmaxBackward {
+/// (width, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
+impl CudaKernel<2, 1> for SoftmaxBackward {
     fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        Ok(Launch::new(
-            SOFTMAX,
-            rows_of(ys, self.width)?,
-            [self.width as u64],
-        ))
+        let RowGrid { grid, len, .. } = rows_of(ys, self.width)?;
+        let numbers = [self.width as u64];
+        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
     }
 }
 
-// SAFETY: as for `SoftmaxBackward`.
-unsafe impl CudaKernel<2, 1> for LogSoftmaxBackward {
+/// As for [`SoftmaxBackward`].
+impl CudaKernel<2, 1> for LogSoftmaxBackward {
     fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        Ok(Launch::new(
-            SOFTMAX,
-            rows_of(ys, self.width)?,
-            [self.width as u64],
-        ))
+        let RowGrid { grid, len, .. } = rows_of(ys, self.width)?;
+        let numbers = [self.width as u64];
+        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
     }
 }
 
-// SAFETY: (width, none, targets, xs, losses, logs), where xs have a row of `width` elements for each block, the others one element; of
-// a row the kernel reads the target's element only if the target is below `width`.
-unsafe impl CudaKernel<1, 2> for CrossEntropy {
+/// (width, none, targets, xs, losses, logs), where xs have a row of `width` elements for each block, the others one element; of a row the
+/// kernel reads the target's element only if the target is below `width`.
+impl CudaKernel<1, 2> for CrossEntropy {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let (targets, none) = self.targets.numbers()?;
-        let grid = rows_of(xs, self.width)?;
-        let mut launch = Launch::new(CROSS_ENTROPY, grid, [self.width as u64, none as u64]);
+        let RowGrid { grid, rows, len } = rows_of(xs, self.width)?;
+        let numbers = [self.width as u64, none as u64];
+        let counts = [rows, len, rows, rows];
+        let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
         launch.tensors.push(targets);
         Ok(launch)
     }
 }
 
-// SAFETY: (width, none, targets, logs, factor, xs, dxs), where xs and dxs have a row of `width` elements for each block, targets and
-// logs one element; factor has one.
-unsafe impl CudaKernel<3, 1> for CrossEntropyBackward {
+/// (width, none, targets, logs, factor, xs, dxs), where xs and dxs have a row of `width` elements for each block, targets and logs one
+/// element; factor has one.
+impl CudaKernel<3, 1> for CrossEntropyBackward {
     fn launch(&self, [_, _, xs]: [&Tensor; 3]) -> Result<Launch> {
-        self.0.launch([xs])
+        let (targets, none) = self.0.targets.numbers()?;
+        let RowGrid { grid, rows, len } = rows_of(xs, self.0.width)?;
+        let numbers = [self.0.width as u64, none as u64];
+        let counts = [rows, rows, 1, len, len];
+        let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
+        launch.tensors.push(targets);
+        Ok(launch)
     }
 }
 
-// SAFETY: (outer, cells, inner, of deviations, means, xs, dys, sums, products), where xs and dys have outer · cells · inner elements and
-// the others one for each cell, that is for each block.
-unsafe impl CudaKernel<3, 2> for CellSums {
+/// (outer, cells, inner, of deviations, means, xs, dys, sums, products), where xs and dys have outer · cells · inner elements and the others
+/// one for each cell, that is for each block.
+impl CudaKernel<3, 2> for CellSums {
     fn launch(&self, _: [&Tensor; 3]) -> Result<Launch> {
         let cells = self.cells;
-        let sizes = [cells.outer, cells.cells, cells.inner].map(|size| size as u64);
-        let [outer, count, inner] = sizes;
-        let numbers = [outer, count, inner, u64::from(self.of_deviations)];
+        let sizes = [cells.outer, cells.cells, cells.inner];
+        let len = sizes.iter().product();
+        let [outer, count, inner] = sizes.map(|size| size as u64);
         Ok(Launch::new(
-            CELLS,
+            (CELLS, Self::NAME),
             each_row(cells.cells, cells.len())?,
-            numbers,
+            [outer, count, inner, u64::from(self.of_deviations)],
+            [cells.cells, len, len, cells.cells, cells.cells],
         ))
     }
 }
 
-// SAFETY: (len, cells, inner, means, scales, shifts, xs, ys), where xs and ys have `len` elements, the others one for each cell.
-unsafe impl CudaKernel<4, 1> for CellScaling {
+/// (len, cells, inner, means, scales, shifts, xs, ys), where xs and ys have `len` elements, the others one for each cell.
+impl CudaKernel<4, 1> for CellScaling {
     fn launch(&self, [.., xs]: [&Tensor; 4]) -> Result<Launch> {
         let (len, cells) = (xs.elem_count(), self.0);
-        let numbers = [len, cells.cells, cells.inner].map(|size| size as u64);
-        Ok(Launch::new(CELLS, each_element(len), numbers))
+        let count = cells.cells;
+        Ok(Launch::new(
+            (CELLS, Self::NAME),
+            each_element(len),
+            [len, count, cells.inner].map(|size| size as u64),
+            [count, count, count, len, len],
+        ))
     }
 }
 
-// SAFETY: (len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs), where xs, dys and dxs have `len` elements, the others one
-// for each cell.
-unsafe impl CudaKernel<6, 1> for CellGradient {
-    fn launch(&self, [mean, scale, _, shift, .., xs]: [&Tensor; 6]) -> Result<Launch> {
-        CellScaling(self.0).launch([mean, scale, shift, xs])
+/// (len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs), where xs, dys and dxs have `len` elements, the others one for each cell.
+impl CudaKernel<6, 1> for CellGradient {
+    fn launch(&self, [.., xs]: [&Tensor; 6]) -> Result<Launch> {
+        let (len, cells) = (xs.elem_count(), self.0);
+        let count = cells.cells;
+        Ok(Launch::new(
+            (CELLS, Self::NAME),
+            each_element(len),
+            [len, count, cells.inner].map(|size| size as u64),
+            [count, count, count, count, len, len, len],
+        ))
     }
 }
 
-// SAFETY: (width, eps, center, xs, weight, bias, ys), where xs and ys have a row of `width` elements for each block, the others one.
-unsafe impl CudaKernel<3, 1> for RowsForward {
+/// (width, eps, center, xs, weight, bias, ys), where xs and ys have a row of `width` elements for each block, the others one.
+impl CudaKernel<3, 1> for RowsForward {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
         let rows = self.0;
-        let numbers = [
-            rows.width as u64,
-            rows.eps.to_bits(),
-            u64::from(rows.center),
-        ];
-        Ok(Launch::new(NORM, rows_of(xs, rows.width)?, numbers))
+        let (width, center) = (rows.width, u64::from(rows.center));
+        let RowGrid { grid, len, .. } = rows_of(xs, width)?;
+        let numbers = [width as u64, rows.eps.to_bits(), center];
+        let counts = [len, width, width, len];
+        Ok(Launch::new((NORM, Self::NAME), grid, numbers, counts))
     }
 }
 
-// SAFETY: (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, sums), where xs, dys and dxs have `rows` rows of
-// `width` elements, the weight one and, with sums, these two rows for each block. `write` gives dxs and the sums.
-unsafe impl CudaKernel<3, 3> for RowsBackward {
+/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, sums), where xs, dys and dxs have `rows` rows of `width`
+/// elements, the weight one and, with sums, these two rows for each block. Without sums the kernel does not touch them. `write` gives dxs and
+/// the sums.
+impl CudaKernel<3, 3> for RowsBackward {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
         let width = self.rows.width;
         let rows = xs.elem_count() / width.max(1);
         let of_block = self.rows_of_block(rows);
+        let blocks = rows.div_ceil(of_block);
         let (eps, center) = (self.rows.eps.to_bits(), u64::from(self.rows.center));
         let with_sums = u64::from(self.with_sums);
         let numbers = [
@@ -326,35 +398,37 @@ unsafe impl CudaKernel<3, 3> for RowsBackward {
             center,
             with_sums,
         ];
+        let (len, sums) = (rows * width, with_sums as usize * blocks * 2 * width);
         Ok(Launch::new(
-            NORM,
-            each_row(rows.div_ceil(of_block), width)?,
+            (NORM, Self::NAME),
+            each_row(blocks, width)?,
             numbers,
+            [len, width, len, len, sums],
         ))
     }
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
         let [dxs, dweight, dbias] = outputs else {
-            return Err(mismatch(call.name));
+            return Err(mismatch(launch.name));
         };
         if !self.with_sums {
-            // SAFETY: as above; the kernel does not touch the sums.
-            return unsafe { launch.run(&call, call.name, [dxs, dweight]) };
+            return launch.run(&call, [dxs, dweight]);
         }
         let (blocks, width) = (launch.grid.grid_dim.0 as usize, self.rows.width);
-        let mut sums = call.alloc(blocks * 2 * width, sum_type(call.dtype))?;
-        // SAFETY: as above, with two rows for each block.
-        unsafe { launch.run(&call, call.name, [dxs, &mut sums])? };
+        let len = blocks * 2 * width;
+        let mut sums = call.alloc(len, sum_type(call.dtype))?;
+        launch.run(&call, [dxs, &mut sums])?;
+        // (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block takes 32 of
+        // the elements of both.
         let add = Launch::new(
-            NORM,
+            (NORM, "rows_sums"),
             grid((2 * width).div_ceil(32) as u32, 256),
             [width as u64, blocks as u64],
+            [len, width, width],
         );
-        let sums = tensor(Storage::Cuda(sums), Shape::from(blocks * 2 * width));
+        let sums = tensor(Storage::Cuda(sums), Shape::from(len));
         let inputs = &[sums];
-        // SAFETY: (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block
-        // takes 32 of the elements of both.
-        unsafe { add.run(&Call { inputs, ..call }, "rows_sums", [dweight, dbias]) }
+        add.run(&Call { inputs, ..call }, [dweight, dbias])
     }
 }
 

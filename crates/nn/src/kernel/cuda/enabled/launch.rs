@@ -33,18 +33,49 @@ pub enum Argument<'a> {
     Elements(Box<dyn Elements + 'a>),
 }
 
+impl Argument<'_> {
+    /// How many elements a kernel may read or write there.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Bits(_) => 0,
+            Self::Elements(elements) => elements.count(),
+        }
+    }
+}
+
 /// Elements of a tensor, borrowed, or a structure.
 pub trait Elements {
+    fn count(&self) -> usize;
+
     fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>);
 }
 
+/// A structure of numbers of 8 bytes, which is passed by value.
+impl<const N: usize> Elements for [u64; N] {
+    fn count(&self) -> usize {
+        N
+    }
+
+    fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
+        launch.arg(&*self);
+    }
+}
+
 impl<T> Elements for CudaView<'_, T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
     fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
         launch.arg(&*self);
     }
 }
 
 impl<T> Elements for CudaViewMut<'_, T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
     fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
         launch.arg(self);
     }
