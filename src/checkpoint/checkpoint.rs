@@ -156,13 +156,15 @@ impl Checkpoint {
     /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
     /// saves, also one of several ranks, call [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
     ///
-    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
+    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails. Of a trainer that has made no
+    /// update and loaded nothing it holds none.
     ///
     /// # Errors
     /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `File` if a file has changed; an [error of
     /// checkpoints](Error::is_checkpoint) if two parameters have one name;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
-    /// was then.
+    /// was then; one that has made no update and loaded nothing refuses to train ([`UpdateInterrupted`](crate::error::UpdateInterrupted))
+    /// until a checkpoint is loaded, if reading failed after the first parameter was set.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
         self.check(trainer, 1)?;
         let state = self.state()?;
@@ -182,18 +184,32 @@ impl Checkpoint {
             Ok(saved) => saved,
             Err(error) => return then(Err(error)),
         };
-        match fit(&self.path, &saved, &model, &Tolerance::default()) {
-            Ok(fitting) => fitting.set(|set| then(set.and_then(|()| trainer.load_state(state)))),
+        let is_new = trainer.is_new();
+        let fitting = fit(&self.path, &saved, &model, &Tolerance::default());
+        let fitting = fitting.and_then(|fitting| {
+            if is_new {
+                // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so
+                // it is loaded again behind them.
+                trainer.load_state(state)?;
+                trainer.begin_load();
+            }
+            Ok(fitting)
+        });
+        match fitting {
+            Ok(fitting) => fitting.set(!is_new, |set| {
+                then(set.and_then(|()| trainer.load_state(state)))
+            }),
             Err(error) => then(Err(error)),
         }
     }
 
     /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take
-    /// the state; this one also keeps the parameters that it replaces.
+    /// the state; this one also keeps the parameters that it replaces, unless the trainer is new.
     pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T, ranks: u64) -> Result<()> {
         let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
         let states = state.bytes().saturating_mul(ranks);
-        check_memory(&self.path, saved.bytes().saturating_add(states))?;
+        let before = if trainer.is_new() { 0 } else { saved.bytes() };
+        check_memory(&self.path, before.saturating_add(states))?;
         fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 

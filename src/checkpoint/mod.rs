@@ -55,7 +55,8 @@
 //!   checkpoint exists at every instant, also when the process is killed or the machine stops. Older ones are removed afterwards.
 //! - A checkpoint is verified before it is used, and a damaged one is skipped with the reason. A CRC-32 finds each single changed bit
 //!   and all changes within 32 bits; of other damage it misses one in four billion. It does not protect against forgery.
-//! - Loading changes all or nothing.
+//! - Loading changes all or nothing. A trainer that has made no update and loaded nothing keeps no copy to undo it with: where reading fails
+//!   half-way, it refuses to train until a checkpoint is loaded. What does not fit is refused before anything changes.
 //! - If the disk is full or the folder is lost, training goes on, and saving is tried again.
 //! - The optimizer's state is copied while it is saved. Where the host then has room for a copy of the model as well, a thread writes
 //!   both, and training goes on; the memory of the model's copy is kept for the next checkpoint, as long as the `Checkpoints` lives.

@@ -105,11 +105,11 @@ impl Checkpoints {
     /// which need no access to the folder.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`]. The trainer is as it was then.
+    /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`].
     ///
     /// In a group also [`PeerFailed`](GroupError::PeerFailed) with another rank's error, [`Different`](GroupError::Different) if the ranks'
-    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost or memory ran out on one while the
-    /// checkpoint was loaded: an update that follows is an error.
+    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost, or reading failed or memory ran out on one
+    /// while the checkpoint was loaded: an update that follows is an error.
     pub fn resume_trainer<T: Resumable + ?Sized>(
         &mut self,
         trainer: &mut T,
