@@ -47,6 +47,7 @@
 //! |---|---|
 //! | `model.safetensors` | parameters and named buffers; above a size several files, with Hugging Face's `model.safetensors.index.json` |
 //! | `optimizer.safetensors` | the optimizer's state under PyTorch's names |
+//! | `optimizer-rank-00000-of-00004.safetensors` | in place of it, of a [sharded](crate::optim::FusedBuilder::sharded) optimizer: one rank's part of the state |
 //! | `state.json` | counters, positions of loaders, seeds, what policies learned, metrics, and values of the caller's |
 //! | `manifest.json` | the size and the CRC-32 of each file; written last |
 //!
@@ -69,9 +70,11 @@
 //! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume_trainer`](Checkpoints::resume_trainer) at the same
 //! points, and each call does the same on all of them:
 //! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
+//! - Of a sharded optimizer each rank writes its part of the state, while training waits, and rank 0 the rest with the manifest. Where rank 0
+//!   does not see a file of another rank, because that is on another disk, it gets all parts, in messages of 64 MiB, and writes the whole state.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
 //!   keep no copy of what they had.
-//! - All return the same outcome. Where rank 0 cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
+//! - All return the same outcome. Where a rank cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.
@@ -96,6 +99,8 @@ mod metrics;
 mod model;
 mod name;
 mod outcome;
+mod partial;
+mod parts;
 mod ranks;
 mod rescue;
 mod resume;

@@ -264,7 +264,7 @@ impl Head {
         for (name, dtype, shape) in &self.state {
             let own = own.as_ref().and_then(|own| own.tensors.get(name));
             let tensor = match own {
-                Some(own) => own.to_device(device),
+                Some(own) => own.to_device(device).and_then(|own| own.contiguous()),
                 None => DType::from_str(dtype)
                     .map_err(candle_core::Error::wrap)
                     .and_then(|dtype| Tensor::zeros(shape.as_slice(), dtype, device)),

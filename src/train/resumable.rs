@@ -34,13 +34,13 @@ pub trait Resumable {
     /// half-way and nothing was restored since.
     fn state(&self) -> Result<StateDict>;
 
-    /// Does this rank's part where rank 0 calls [`state`](Self::state) for all; nothing by default. A trainer with a sharded optimizer gives its
-    /// part of the optimizer's state.
+    /// Returns this rank's part of the optimizer's state if the ranks divide it, and `None` if each has all of it, as by default.
     ///
     /// # Errors
     /// Those of [`state`](Self::state).
-    fn give_state(&self) -> Result<()> {
-        Ok(())
+    #[doc(hidden)]
+    fn part(&self) -> Result<Option<StateDict>> {
+        Ok(None)
     }
 
     /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
@@ -170,11 +170,10 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         Self::state(self)
     }
 
-    fn give_state(&self) -> Result<()> {
-        match self.optimizer().is_sharded() {
-            true => Self::state(self).map(|_| ()),
-            false => Ok(()),
-        }
+    fn part(&self) -> Result<Option<StateDict>> {
+        let is_divided = self.core.ranks.is_some() && self.optimizer().is_sharded();
+        let part = is_divided.then(|| self.core.accumulator.optimizer_state());
+        part.transpose()
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
@@ -226,7 +225,7 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
         fn model() -> Vec<Parameter>;
         fn values() -> Vec<(String, Tensor)>;
         fn state() -> Result<StateDict>;
-        fn give_state() -> Result<()>;
+        fn part() -> Result<Option<StateDict>>;
         fn progress() -> Result<BTreeMap<String, String>>;
         fn is_new() -> bool;
         fn updates() -> u64;
