@@ -96,8 +96,30 @@ impl FixedFile {
         )))
     }
 
+    /// Reads the text in the header of a safetensors file.
+    pub(crate) fn text(&self) -> io::Result<BTreeMap<String, String>> {
+        let (_, header) = self.header()?;
+        let text = header.metadata().clone().unwrap_or_default();
+        Ok(text.into_iter().collect())
+    }
+
     /// Reads the header of a safetensors file: its tensors by name.
     pub(crate) fn tensors(&self) -> io::Result<BTreeMap<String, StoredTensor>> {
+        let (data, header) = self.header()?;
+        let stored = header.tensors().into_iter().map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let stored = StoredTensor {
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                range: data + start as u64..data + end as u64,
+            };
+            (name, stored)
+        });
+        Ok(stored.collect())
+    }
+
+    /// Where the data of a safetensors file begins, and the header before it.
+    fn header(&self) -> io::Result<(u64, Metadata)> {
         let invalid = |error: SafeTensorError| io::Error::new(InvalidData, error.to_string());
         let len = self.read(0..self.len.min(LENGTH))?;
         let len = len.first_chunk().map(|len| u64::from_le_bytes(*len));
@@ -111,16 +133,7 @@ impl FixedFile {
         if data.checked_add(metadata.data_len() as u64) != Some(self.len) {
             return Err(invalid(SafeTensorError::MetadataIncompleteBuffer));
         }
-        let stored = metadata.tensors().into_iter().map(|(name, info)| {
-            let (start, end) = info.data_offsets;
-            let stored = StoredTensor {
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                range: data + start as u64..data + end as u64,
-            };
-            (name, stored)
-        });
-        Ok(stored.collect())
+        Ok((data, metadata))
     }
 }
 

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use super::document::Document;
 use super::folder::checkpoints;
 use super::load::{Tolerance, check_memory, fit};
+use super::parts::PART;
 use super::tensors::Tensors;
 use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
@@ -142,27 +143,43 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::File`] if a file cannot be read or has changed; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
-        let saved = self.tensors("optimizer")?;
-        let tensors = saved.iter().map(|(name, saved)| {
-            let tensor = saved.load(&Device::Cpu)?;
-            Ok((name.to_owned(), tensor))
-        });
-        Ok(StateDict {
-            tensors: tensors.collect::<Result<_>>()?,
-            metadata: self.document.training.clone(),
-        })
+        let read = |files: Vec<(&str, &FixedFile)>| -> Result<StateDict> {
+            let saved = Tensors::read(&self.path, files.iter().copied())?;
+            let tensors = saved.iter();
+            let tensors = tensors.map(|(name, it)| Ok((name.to_owned(), it.load(&Device::Cpu)?)));
+            let text = files.first().map(|(_, file)| {
+                let text = file.text();
+                text.map_err(CheckpointError::file("read", file.path()))
+            });
+            Ok(StateDict {
+                tensors: tensors.collect::<Result<_>>()?,
+                metadata: text.transpose()?.unwrap_or_default(),
+            })
+        };
+        let files: Vec<_> = self.files("optimizer").collect();
+        let mut state = match files.iter().any(|(name, _)| name.starts_with(PART)) {
+            true => {
+                let parts = files.into_iter().map(|file| read(vec![file]));
+                StateDict::merge(parts.collect::<Result<_>>()?)?
+            }
+            false => read(files)?,
+        };
+        state.metadata.clone_from(&self.document.training);
+        Ok(state)
     }
 
     /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
     /// saves, also one of several ranks, call [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
     ///
-    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
+    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails. Of a trainer that has made no
+    /// update and loaded nothing it holds none.
     ///
     /// # Errors
     /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `File` if a file has changed; an [error of
     /// checkpoints](Error::is_checkpoint) if two parameters have one name;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
-    /// was then.
+    /// was then; one that has made no update and loaded nothing refuses to train ([`UpdateInterrupted`](crate::error::UpdateInterrupted))
+    /// until a checkpoint is loaded, if reading failed after the first parameter was set.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
         self.check(trainer, 1)?;
         let state = self.state()?;
@@ -182,32 +199,53 @@ impl Checkpoint {
             Ok(saved) => saved,
             Err(error) => return then(Err(error)),
         };
-        match fit(&self.path, &saved, &model, &Tolerance::default()) {
-            Ok(fitting) => fitting.set(|set| then(set.and_then(|()| trainer.load_state(state)))),
+        let is_new = trainer.is_new();
+        let fitting = fit(&self.path, &saved, &model, &Tolerance::default());
+        let fitting = fitting.and_then(|fitting| {
+            if is_new {
+                // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so
+                // it is loaded again behind them.
+                trainer.load_state(state)?;
+                trainer.begin_load();
+            }
+            Ok(fitting)
+        });
+        match fitting {
+            Ok(fitting) => fitting.set(!is_new, |set| {
+                then(set.and_then(|()| trainer.load_state(state)))
+            }),
             Err(error) => then(Err(error)),
         }
     }
 
     /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take
-    /// the state; this one also keeps the parameters that it replaces.
+    /// the state; this one also keeps the parameters that it replaces, unless the trainer is new.
     pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T, ranks: u64) -> Result<()> {
-        let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
-        let states = state.bytes().saturating_mul(ranks);
-        check_memory(&self.path, saved.bytes().saturating_add(states))?;
+        let saved = self.tensors("model")?;
+        // Files of several ranks have tensors of the same names.
+        let states = self.files("optimizer").map(|file| {
+            let tensors = Tensors::read(&self.path, std::iter::once(file))?;
+            Ok(tensors.bytes().saturating_mul(ranks))
+        });
+        let states = states.sum::<Result<u64, CheckpointError>>()?;
+        let before = if trainer.is_new() { 0 } else { saved.bytes() };
+        check_memory(&self.path, before.saturating_add(states))?;
         fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 
     /// The tensors of `model` or `optimizer`.
     pub(super) fn tensors(&self, name: &str) -> Result<Tensors<'_>> {
-        let is_part = |file: &str| {
-            file.strip_prefix(name)
-                .is_some_and(|rest| rest.ends_with(".safetensors"))
-        };
-        let files = self.files.iter().filter(|(file, _)| is_part(file));
-        Ok(Tensors::read(
-            &self.path,
-            files.map(|(name, file)| (name.as_str(), file)),
-        )?)
+        Ok(Tensors::read(&self.path, self.files(name))?)
+    }
+
+    /// The safetensors files of `model` or `optimizer`.
+    fn files(&self, name: &str) -> impl Iterator<Item = (&str, &FixedFile)> {
+        let files = self.files.iter();
+        let files = files.map(|(file, content)| (file.as_str(), content));
+        files.filter(move |(file, _)| {
+            let rest = file.strip_prefix(name);
+            rest.is_some_and(|rest| rest.ends_with(".safetensors"))
+        })
     }
 }
 

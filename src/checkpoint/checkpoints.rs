@@ -109,14 +109,15 @@ impl Checkpoints {
             return Ok(Continue(match ended {
                 Some(ended) => ended,
                 None => {
-                    let begun = self.as_writer(trainer, |own| own.begin(trainer, loss(report)));
+                    let begun = self.as_writer(trainer, |own, state| {
+                        own.begin(trainer, loss(report), state)
+                    });
                     self.together(AFTER, begun)?.unwrap_or(Saving::NotDue)
                 }
             }));
         };
-        let saved = self.as_writer(trainer, |own| {
-            own.settle();
-            match own.save(trainer, loss(report)) {
+        let saved = self.as_writer(trainer, |own, state| {
+            match own.save(trainer, loss(report), state) {
                 // Such as two parameters of one name.
                 Err(error) if is_of_saving(&error) => Ok(Saving::Failed(Arc::new(error))),
                 saved => saved.map(Saving::from),
@@ -142,9 +143,8 @@ impl Checkpoints {
     /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        let saved = self.as_writer(trainer, |own| {
-            own.settle();
-            own.save(trainer, None).map(Saving::from)
+        let saved = self.as_writer(trainer, |own, state| {
+            own.save(trainer, None, state).map(Saving::from)
         });
         let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
         saved.written().map_err(shared)

@@ -145,6 +145,12 @@ pub(super) fn checkpoints(folder: &Path) -> Result<Vec<Name>> {
     Ok(names)
 }
 
+/// The newest checkpoint of a step.
+pub(super) fn newest(folder: &Path, step: u64) -> Result<Option<Name>> {
+    let mut others = checkpoints(folder)?.into_iter();
+    Ok(others.find(|other| other.step == step))
+}
+
 /// Removes a checkpoint. A process that is killed meanwhile leaves a partial folder, not a damaged checkpoint.
 pub(super) fn remove(folder: &Path, name: Name) -> Result<(), CheckpointError> {
     let name = name.to_string();

@@ -78,10 +78,14 @@ fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {
 
 impl Fitting<'_> {
     /// Sets the parameters and calls `then` with how that ended. After an error of `then`, all parameters get back the values that they
-    /// had, which the host keeps until then.
-    pub(super) fn set(self, then: impl FnOnce(Result<()>) -> Result<()>) -> Result<()> {
-        let mut before = Vec::with_capacity(self.0.len());
-        let done = then(self.set_each(&mut before));
+    /// had, if the host `keeps` those until then.
+    pub(super) fn set(
+        self,
+        keeps: bool,
+        then: impl FnOnce(Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        let mut before = Vec::new();
+        let done = then(self.set_each(keeps, &mut before));
         if done.is_err() {
             for (var, value) in before {
                 let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
@@ -93,11 +97,13 @@ impl Fitting<'_> {
         done
     }
 
-    fn set_each<'a>(&'a self, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
+    fn set_each<'a>(&'a self, keeps: bool, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
         for (var, saved) in &self.0 {
-            let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
-            // On the CPU the two would share their memory.
-            before.push((*var, value.copy()?));
+            if keeps {
+                let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
+                // On the CPU the two would share their memory.
+                before.push((*var, value.copy()?));
+            }
             var.set(&saved.load(var.device())?)?;
         }
         Ok(())

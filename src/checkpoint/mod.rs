@@ -47,6 +47,7 @@
 //! |---|---|
 //! | `model.safetensors` | parameters and named buffers; above a size several files, with Hugging Face's `model.safetensors.index.json` |
 //! | `optimizer.safetensors` | the optimizer's state under PyTorch's names |
+//! | `optimizer-rank-00000-of-00004.safetensors` | in place of it, of a [sharded](crate::optim::FusedBuilder::sharded) optimizer: one rank's part of the state |
 //! | `state.json` | counters, positions of loaders, seeds, what policies learned, metrics, and values of the caller's |
 //! | `manifest.json` | the size and the CRC-32 of each file; written last |
 //!
@@ -55,7 +56,8 @@
 //!   checkpoint exists at every instant, also when the process is killed or the machine stops. Older ones are removed afterwards.
 //! - A checkpoint is verified before it is used, and a damaged one is skipped with the reason. A CRC-32 finds each single changed bit
 //!   and all changes within 32 bits; of other damage it misses one in four billion. It does not protect against forgery.
-//! - Loading changes all or nothing.
+//! - Loading changes all or nothing. A trainer that has made no update and loaded nothing keeps no copy to undo it with: where reading fails
+//!   half-way, it refuses to train until a checkpoint is loaded. What does not fit is refused before anything changes.
 //! - If the disk is full or the folder is lost, training goes on, and saving is tried again.
 //! - The optimizer's state is copied while it is saved. Where the host then has room for a copy of the model as well, a thread writes
 //!   both, and training goes on; the memory of the model's copy is kept for the next checkpoint, as long as the `Checkpoints` lives.
@@ -68,9 +70,11 @@
 //! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume_trainer`](Checkpoints::resume_trainer) at the same
 //! points, and each call does the same on all of them:
 //! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
+//! - Of a sharded optimizer each rank writes its part of the state, while training waits, and rank 0 the rest with the manifest. Where rank 0
+//!   does not see a file of another rank, because that is on another disk, it gets all parts, in messages of 64 MiB, and writes the whole state.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
 //!   keep no copy of what they had.
-//! - All return the same outcome. Where rank 0 cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
+//! - All return the same outcome. Where a rank cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.
@@ -95,6 +99,8 @@ mod metrics;
 mod model;
 mod name;
 mod outcome;
+mod partial;
+mod parts;
 mod ranks;
 mod rescue;
 mod resume;

@@ -138,7 +138,7 @@ impl LoadModel {
             .map_err(|name| invalid!(Checkpoint, "`rename` gives two tensors the name `{name}`"))?;
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
         check_memory(path, renamed.bytes())?;
-        fitting.set(|set| set)
+        fitting.set(true, |set| set)
     }
 
     fn new_name(&self, name: &str) -> String {

@@ -53,7 +53,7 @@ impl Saving {
             Self::Saved(path) => Ok(path),
             Self::Failed(error) => Err(error),
             other => Err(Arc::new(
-                CheckpointError::peer(format!("it ended as {other:?}")).into(),
+                CheckpointError::peer(0, format!("it ended as {other:?}")).into(),
             )),
         }
     }

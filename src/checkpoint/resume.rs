@@ -105,11 +105,11 @@ impl Checkpoints {
     /// which need no access to the folder.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`]. The trainer is as it was then.
+    /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`].
     ///
     /// In a group also [`PeerFailed`](GroupError::PeerFailed) with another rank's error, [`Different`](GroupError::Different) if the ranks'
-    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost or memory ran out on one while the
-    /// checkpoint was loaded: an update that follows is an error.
+    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost, or reading failed or memory ran out on one
+    /// while the checkpoint was loaded: an update that follows is an error.
     pub fn resume_trainer<T: Resumable + ?Sized>(
         &mut self,
         trainer: &mut T,
@@ -264,7 +264,7 @@ impl Head {
         for (name, dtype, shape) in &self.state {
             let own = own.as_ref().and_then(|own| own.tensors.get(name));
             let tensor = match own {
-                Some(own) => own.to_device(device),
+                Some(own) => own.to_device(device).and_then(|own| own.contiguous()),
                 None => DType::from_str(dtype)
                     .map_err(candle_core::Error::wrap)
                     .and_then(|dtype| Tensor::zeros(shape.as_slice(), dtype, device)),

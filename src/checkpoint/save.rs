@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
 use super::outcome::{Saving, Written, is_of_saving};
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, State};
 use super::writer::write_and_rotate;
 use crate::elements::size;
 use crate::error::{Error, Result};
@@ -32,14 +32,12 @@ impl Checkpoints {
         &mut self,
         trainer: &T,
         loss: Option<f64>,
+        state: State,
     ) -> Result<Saving> {
         if !self.settings.in_background {
-            return self.save(trainer, loss).map(Saving::from);
+            return self.save(trainer, loss, state).map(Saving::from);
         }
-        if let Some(ended) = self.unless_owner(trainer)? {
-            return Ok(ended.into());
-        }
-        let snapshot = self.snapshot(trainer, loss, true)?;
+        let snapshot = self.snapshot(trainer, loss, state, true)?;
         if !snapshot.is_copy {
             return self.write(&snapshot).map(Saving::from);
         }
@@ -55,22 +53,10 @@ impl Checkpoints {
         &mut self,
         trainer: &T,
         loss: Option<f64>,
+        state: State,
     ) -> Result<Written> {
-        if let Some(ended) = self.unless_owner(trainer)? {
-            return Ok(ended);
-        }
-        let snapshot = self.snapshot(trainer, loss, false)?;
+        let snapshot = self.snapshot(trainer, loss, state, false)?;
         self.write(&snapshot)
-    }
-
-    /// How saving ends if another run has opened the folder since.
-    fn unless_owner<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<Option<Written>> {
-        let Err(error) = self.folder.check_owner() else {
-            return Ok(None);
-        };
-        // The other ranks give their parts of a sharded state, which have to come to an end.
-        trainer.give_state()?;
-        self.ended(trainer.updates(), Err(error.into())).map(Some)
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> Result<Written> {
@@ -83,11 +69,13 @@ impl Checkpoints {
         &mut self,
         trainer: &T,
         loss: Option<f64>,
+        state: State,
         copies: bool,
     ) -> Result<Snapshot> {
         let step = trainer.updates();
         // The state is a copy in any case, so what is free afterwards is there for the model.
-        let (state, model) = (trainer.state()?, trainer.values());
+        // The state is a copy in any case, so what is free now is there for the model.
+        let model = trainer.values();
         let metrics = self.metrics.of(step, loss);
         let mut document = Document::new(step);
         document.metrics.clone_from(&metrics);

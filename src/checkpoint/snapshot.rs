@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use candle_core::Tensor;
@@ -6,6 +7,7 @@ use rayon::prelude::*;
 use super::document::{Document, STATE};
 use super::files::NewFile;
 use super::manifest::Fingerprint;
+use super::partial::Partial;
 use super::tensor_files::{TensorFile, tensor_files};
 use crate::elements::{size, with_bytes};
 use crate::error::{CheckpointError, Error, Result, invalid};
@@ -19,11 +21,27 @@ const SHARE: usize = 4 << 20;
 pub(super) struct Snapshot {
     pub(super) step: u64,
     pub(super) files: Vec<SavedFile>,
+    /// Files of other ranks, and the folder that they are in.
+    pub(super) others: BTreeMap<String, Fingerprint>,
+    pub(super) partial: Option<Partial>,
     /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
     pub(super) buffer: Vec<u8>,
     /// The model was copied: the snapshot stays as it is while the model is trained further.
     pub(super) is_copy: bool,
 }
+
+/// Parts of an optimizer's state that are files of a checkpoint of which rank 0 has to write the rest.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The folder that the others' are in.
+    pub(super) partial: Partial,
+    pub(super) others: BTreeMap<String, Fingerprint>,
+    /// Rank 0's own, which is still to be written.
+    pub(super) own: Vec<SavedFile>,
+}
+
+/// The state of a trainer, without the tensors of which there are parts.
+pub(super) type State = (StateDict, Option<Parts>);
 
 #[derive(Debug)]
 pub(super) struct SavedFile {
@@ -41,17 +59,26 @@ enum Content {
 
 impl Snapshot {
     /// Takes everything that a checkpoint holds. With a buffer, which has room for it, the model is copied; without one it is read when it
-    /// is written. The optimizer's state is a copy already.
+    /// is written. The optimizer's state is a copy already: its tensors, or `parts` of them.
     pub(super) fn take(
         model: Vec<(String, Tensor)>,
-        state: StateDict,
+        (state, parts): State,
         mut document: Document,
         most: u64,
         buffer: Option<Vec<u8>>,
     ) -> Result<Self> {
-        let (model, model_index) = tensor_files("model", model, most)?;
-        let (optimizer, optimizer_index) =
-            tensor_files("optimizer", state.tensors.into_iter().collect(), most)?;
+        // Python's transformers refuses files without it.
+        let format = || ("format", "pt".to_owned());
+        let (model, model_index) = tensor_files("model", model, most, format())?;
+        let (optimizer, optimizer_index, partial, others) = match parts {
+            Some(parts) => (parts.own, None, Some(parts.partial), parts.others),
+            None => {
+                let tensors = state.tensors.into_iter().collect();
+                let (files, index) = tensor_files("optimizer", tensors, most, format())?;
+                let files = files.into_iter().map(SavedFile::of_tensors).collect();
+                (files, index, None, BTreeMap::new())
+            }
+        };
         document.training = state.metadata;
         let json = serde_json::to_vec_pretty(&document).map_err(candle_core::Error::wrap)?;
 
@@ -63,7 +90,7 @@ impl Snapshot {
                 Vec::new()
             }
         };
-        files.extend(optimizer.into_iter().map(SavedFile::of_tensors));
+        files.extend(optimizer);
         let indices = [("model", model_index), ("optimizer", optimizer_index)];
         for (name, index) in indices {
             let name = format!("{name}.safetensors.index.json");
@@ -73,6 +100,8 @@ impl Snapshot {
         Ok(Self {
             step: document.step,
             files,
+            others,
+            partial,
             buffer,
             is_copy,
         })
@@ -84,6 +113,8 @@ impl Snapshot {
         Ok(Self {
             step: document.step,
             files: vec![SavedFile::of_bytes(STATE, json)],
+            others: BTreeMap::new(),
+            partial: None,
             buffer: Vec::new(),
             is_copy: true,
         })
@@ -91,7 +122,7 @@ impl Snapshot {
 }
 
 impl SavedFile {
-    fn of_tensors(file: TensorFile) -> Self {
+    pub(super) fn of_tensors(file: TensorFile) -> Self {
         Self {
             name: file.name,
             header: file.header,

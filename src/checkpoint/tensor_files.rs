@@ -17,11 +17,12 @@ pub(super) struct TensorFile {
 }
 
 /// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those the
-/// content of `NAME.safetensors.index.json`, as Hugging Face writes both.
+/// content of `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
 pub(super) fn tensor_files(
     name: &str,
     mut tensors: Vec<(String, Tensor)>,
     most: u64,
+    (key, text): (&str, String),
 ) -> Result<(Vec<TensorFile>, Option<Vec<u8>>)> {
     let mut names = BTreeSet::new();
     if let Some((twice, _)) = tensors
@@ -38,8 +39,7 @@ pub(super) fn tensor_files(
         1 => format!("{name}.safetensors"),
         _ => format!("{name}-{:05}-of-{count:05}.safetensors", index + 1),
     };
-    // Python's transformers refuses files without it.
-    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = BTreeMap::from([(key.to_owned(), text)]);
     let mut files = Vec::with_capacity(count);
     let mut places = BTreeMap::new();
     for (index, shard) in shards.into_iter().enumerate() {

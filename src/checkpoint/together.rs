@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Checkpoints;
 use super::name::file_name;
-use super::outcome::Saving;
+use super::outcome::{Saving, is_of_saving};
 use super::signal::Signal;
-use crate::error::{CheckpointError, Result};
+use super::snapshot::State;
+use crate::error::{CheckpointError, Error, Result};
 use crate::train::Resumable;
 
 /// What the ranks tell each other when they meet. Of all but the signal rank 0's counts.
@@ -31,16 +32,34 @@ enum Told {
 }
 
 impl Checkpoints {
-    /// Calls `f`, which saves the trainer, on the rank that writes.
+    /// Calls `f`, which saves the trainer, on the rank that writes, when the others have written what they alone have.
     pub(super) fn as_writer<T: Resumable + ?Sized>(
         &mut self,
         trainer: &T,
-        f: impl FnOnce(&mut Self) -> Result<Saving>,
+        f: impl FnOnce(&mut Self, State) -> Result<Saving>,
     ) -> Result<Option<Saving>> {
         let _working = self.ranks.working();
-        match self.ranks.is_writer() {
-            true => f(self).map(Some),
-            false => trainer.give_state().map(|()| None),
+        self.settle();
+        let is_writer = self.ranks.is_writer();
+        let owned = match is_writer {
+            true => self.folder.check_owner().map_err(Error::from),
+            false => Ok(()),
+        };
+        let group = self.ranks.group();
+        let state = match group.and_then(|group| Some((group, trainer.part().transpose()?))) {
+            Some((group, part)) => self.write_parts(group, trainer, owned.and(part)),
+            None if is_writer => owned.and_then(|()| Ok(Some((trainer.state()?, None)))),
+            None => Ok(None),
+        };
+        match state {
+            Ok(Some(state)) => f(self, state).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) if !is_of_saving(&error) => Err(error),
+            Err(error) if is_writer => {
+                let ended = self.ended(trainer.updates(), Err(error))?;
+                Ok(Some(ended.into()))
+            }
+            Err(error) => Ok(Some(Saving::Failed(Arc::new(error)))),
         }
     }
 
@@ -73,7 +92,9 @@ impl Checkpoints {
         }
         let folder = &self.folder.path;
         self.last = first.last.map(|name| folder.join(name));
-        let saving = first.saving.map(|told| told.saving(folder));
+        // A rank that could not save knows more of it than rank 0.
+        let own = own.filter(|own| matches!(own, Saving::Failed(_)));
+        let saving = own.or(first.saving.map(|told| told.saving(folder)));
         match &saving {
             Some(Saving::Saved(_)) => self.last_error = None,
             Some(Saving::Failed(error)) => self.last_error = Some(Arc::clone(error)),
@@ -100,7 +121,9 @@ impl Told {
             Self::Started => Saving::Started,
             Self::Saved(name) => Saving::Saved(folder.join(name)),
             Self::Busy => Saving::Busy,
-            Self::Failed(reason) => Saving::Failed(Arc::new(CheckpointError::peer(reason).into())),
+            Self::Failed(reason) => {
+                Saving::Failed(Arc::new(CheckpointError::peer(0, reason).into()))
+            }
         }
     }
 }

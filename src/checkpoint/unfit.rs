@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 
 use crate::error::CheckpointError;
 
-/// Of a checkpoint's JSON files.
-pub(super) const VERSION: u32 = 1;
+/// Of a checkpoint's JSON files. In version 1 rank 0 wrote all state.
+pub(super) const VERSION: u32 = 2;
 
 /// The error of reading a file of the checkpoint at `path`. A file that is not there is damage; one that cannot be read may be intact.
 pub(super) fn unread(path: &Path, file: &str) -> impl FnOnce(CheckpointError) -> CheckpointError {

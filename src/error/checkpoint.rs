@@ -141,7 +141,7 @@ pub enum CheckpointError {
     #[error("rank {rank} could not write a checkpoint: {reason}")]
     #[non_exhaustive]
     Peer {
-        /// The rank, which is 0.
+        /// The rank.
         rank: usize,
         /// Its error, as text.
         reason: String,
@@ -159,9 +159,9 @@ impl CheckpointError {
         }
     }
 
-    /// What another rank hears of rank 0's error.
-    pub(crate) fn peer(reason: String) -> Self {
-        Self::Peer { rank: 0, reason }
+    /// What other ranks hear of a rank's error.
+    pub(crate) fn peer(rank: usize, reason: String) -> Self {
+        Self::Peer { rank, reason }
     }
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {

@@ -206,7 +206,7 @@ impl WindowLost {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
-    /// The error that interrupted the update; `None` if a further step was refused.
+    /// The error that interrupted the update, or that a checkpoint was loaded in part; `None` if a further step was refused.
     pub reason: Option<Error>,
 }
 

@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-use candle_core::{DType, Device, Error as CandleError, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::StateDict;
-use super::state_dict::{MASTER, PIECES, Pieces, STEP, entry};
+use super::state_dict::{MASTER, PIECES, Piece, STEP, entry};
 use crate::error::{Error, Result, invalid};
 
 impl StateDict {
@@ -22,7 +22,7 @@ impl StateDict {
             return Ok(whole.clone());
         }
         let parts = ranks.into_iter().map(Part::new);
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let mut parts = parts.collect::<Result<Vec<_>>>()?;
         let Some(first) = parts.first() else {
             return Err(refused("there are none"));
         };
@@ -35,15 +35,19 @@ impl StateDict {
             let what = format!("the counters or options of state {rank} are not those of state 0");
             return Err(refused(what));
         }
-        let names: BTreeSet<_> = parts.iter().flat_map(|part| part.pieces.keys()).collect();
-        for name in names {
-            let one = One::find(name, &parts)?;
+        let names = parts.iter().flat_map(|part| part.pieces.keys().cloned());
+        for name in names.collect::<BTreeSet<_>>() {
+            let one = One::find(&name, &parts)?;
             let step = Tensor::new(one.step()?, &Device::Cpu)?;
-            whole.tensors.insert(entry(name, STEP), step);
-            for (kept, shape) in &one.whole.shapes {
-                if let Some(tensor) = one.joined(kept, shape)? {
-                    whole.tensors.insert(entry(name, kept), tensor);
+            whole.tensors.insert(entry(&name, STEP), step);
+            for kept in one.whole.kept.clone() {
+                let tensor = One::find(&name, &parts)?.joined(&kept)?;
+                let entry = entry(&name, &kept);
+                // No more than one tensor is there twice.
+                for part in &mut parts {
+                    part.state.tensors.remove(&entry);
                 }
+                whole.tensors.extend(tensor.map(|tensor| (entry, tensor)));
             }
         }
         Ok(whole)
@@ -53,24 +57,30 @@ impl StateDict {
 /// One rank's state, without the document that says what it is of.
 struct Part {
     state: StateDict,
-    pieces: BTreeMap<String, Pieces>,
+    pieces: BTreeMap<String, Piece>,
 }
 
 impl Part {
     fn new(mut state: StateDict) -> Result<Self> {
-        let Some(json) = state.metadata.remove(PIECES) else {
-            return Err(refused("one of several is whole already"));
-        };
-        let pieces = serde_json::from_str(&json).map_err(CandleError::wrap)?;
+        let pieces = take_pieces(&mut state.metadata)?;
+        let pieces = serde_json::from_str(&pieces)
+            .map_err(|error| refused(format!("{PIECES} cannot be read, {error}")))?;
         Ok(Self { state, pieces })
     }
+}
+
+/// Removes what says which elements a state is of from its metadata.
+pub fn take_pieces(metadata: &mut BTreeMap<String, String>) -> Result<String> {
+    let pieces = metadata.remove(PIECES);
+    pieces.ok_or_else(|| refused("one of several is whole already"))
 }
 
 /// The state of one parameter on all ranks.
 struct One<'a> {
     name: &'a str,
     /// What all ranks say of the whole.
-    whole: &'a Pieces,
+    whole: &'a Piece,
+    elements: usize,
     parts: Vec<(&'a StateDict, &'a [(usize, usize)])>,
 }
 
@@ -83,15 +93,21 @@ impl<'a> One<'a> {
                     "state {rank} is without parameter `{name}`"
                 )));
             };
-            let first: &Pieces = whole.get_or_insert(pieces);
-            if (first.elements, &first.shapes) != (pieces.elements, &pieces.shapes) {
+            let first: &Piece = whole.get_or_insert(pieces);
+            if (&first.shape, &first.kept) != (&pieces.shape, &pieces.kept) {
                 return Err(refused(format!("the shapes of parameter `{name}` differ")));
             }
             found.push((state, pieces.ranges.as_slice()));
         }
+        let whole = whole.ok_or_else(|| refused("there are none"))?;
+        // In bytes of f64, which have to be a number too.
+        let mut dims = whole.shape.iter();
+        let bytes = dims.try_fold(8, |bytes: usize, dim| bytes.checked_mul(*dim));
+        let bytes = bytes.ok_or_else(|| refused(format!("parameter `{name}` is too large")))?;
         Ok(Self {
             name,
-            whole: whole.ok_or_else(|| refused("there are none"))?,
+            whole,
+            elements: bytes / 8,
             parts: found,
         })
     }
@@ -121,15 +137,14 @@ impl<'a> One<'a> {
         Ok(step.unwrap_or(0))
     }
 
-    /// Returns a tensor of this shape from all ranks' elements; `None` if it is left out.
-    fn joined(&self, kept: &str, shape: &[usize]) -> Result<Option<Tensor>> {
-        let elements = self.whole.elements;
+    /// Returns a tensor from all ranks' elements; `None` if it is left out.
+    fn joined(&self, kept: &str) -> Result<Option<Tensor>> {
+        let (elements, shape) = (self.elements, self.whole.shape.as_slice());
         let (mut found, mut dtype) = (Vec::new(), DType::F32);
         for (state, ranges) in self.with_elements() {
             let tensor = self.tensor(state, kept)?;
             dtype = tensor.dtype();
             if **ranges == [(0, elements)] {
-                // Also if it has not one number for each element.
                 found.push(((0, elements), tensor.clone()));
                 continue;
             }
@@ -141,9 +156,9 @@ impl<'a> One<'a> {
             }
         }
         if found.is_empty() {
-            // Master weights that are missing start from the parameter.
+            // Master weights that are missing start from the parameter. One zero stands for all: that there are so many is only said.
             let is_new = kept != MASTER || elements == 0;
-            let new = is_new.then(|| Tensor::zeros(shape, dtype, &Device::Cpu));
+            let new = is_new.then(|| Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape));
             return Ok(new.transpose()?);
         }
         found.sort_by_key(|(range, _)| *range);

@@ -29,12 +29,13 @@ pub use foreign::Foreign;
 pub(crate) use fused::check_shape;
 pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
 pub use group::{Group, GroupOptions, Parameter};
+pub(crate) use merge::take_pieces;
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::{LearningRate, LearningRateBuilder};
 #[doc(hidden)]
 pub use shard::Shard;
 pub use state_dict::StateDict;
-pub(crate) use state_dict::{file_header, place_in_file};
+pub(crate) use state_dict::{PIECES, file_header, place_in_file};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
 /// [`ParamsAdamW`].

@@ -130,7 +130,7 @@ pub(crate) fn file_header<'a>(
 
 /// The document with hyper-parameters, options and counters.
 pub const OPTIMIZER: &str = "optimizer";
-/// The document of a rank's state that says which elements it is of: [`Pieces`] for each parameter.
+/// The document of a rank's state that says which elements it is of: a [`Piece`] of each parameter.
 pub const PIECES: &str = "pieces";
 
 /// How often a parameter was updated.
@@ -145,11 +145,11 @@ pub fn entry(parameter: &str, name: &str) -> String {
 
 /// The elements of one parameter whose state a rank has. Its tensors hold them range after range.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pieces {
-    /// Elements of the whole parameter.
-    pub elements: usize,
+pub struct Piece {
+    /// The whole parameter's shape, which is that of the whole tensors of state.
+    pub shape: Vec<usize>,
     /// The first element of each range, and the one behind its last.
     pub ranges: Vec<(usize, usize)>,
-    /// The shapes of the whole tensors of state.
-    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The names of the tensors of state.
+    pub kept: Vec<String>,
 }

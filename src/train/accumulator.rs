@@ -6,7 +6,7 @@ use super::recent::Recent;
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
-use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost};
+use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
 use crate::optim::{Commit, Committed, Parameter};
 use crate::testing;
 
@@ -52,7 +52,17 @@ pub struct GradientAccumulator<O> {
     pub(super) batches: u64,
     /// An update failed half-way: parameters and optimizer state may not belong together.
     pub(super) is_interrupted: bool,
+    pub(super) loading: Loading,
     pub(super) recent: Recent,
+}
+
+/// Whether a checkpoint was loaded into a trainer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loading {
+    Never,
+    /// Its parameters are being replaced, without a copy of what they were.
+    Begun,
+    Done,
 }
 
 impl<O: Commit> GradientAccumulator<O> {
@@ -188,7 +198,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// state.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.reset();
-        self.is_interrupted = false;
+        (self.is_interrupted, self.loading) = (false, Loading::Done);
         std::mem::replace(&mut self.optimizer, optimizer)
     }
 
@@ -213,6 +223,10 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     pub(super) fn refuse_if_interrupted(&self) -> Result<()> {
+        if self.loading == Loading::Begun {
+            let reason = invalid!(Checkpoint, "a checkpoint was loaded in part");
+            return Err(UpdateInterrupted::new(reason).into());
+        }
         match self.is_interrupted {
             true => Err(UpdateInterrupted::new(None).into()),
             false => Ok(()),

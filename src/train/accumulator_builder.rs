@@ -1,4 +1,4 @@
-use super::accumulator::GradientAccumulator;
+use super::accumulator::{GradientAccumulator, Loading};
 use super::reach::Reach;
 use super::recent::Recent;
 use super::report::StepReport;
@@ -46,6 +46,7 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
             updates: 0,
             batches: 0,
             is_interrupted: false,
+            loading: Loading::Never,
             recent: Recent::default(),
         })
     }

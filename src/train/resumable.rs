@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use candle_core::{Tensor, Var};
 
 use super::accumulating::AccumulatingTrainer;
-use super::accumulator::GradientAccumulator;
+use super::accumulator::{GradientAccumulator, Loading};
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
 use crate::batch::{Consumer, Position};
@@ -34,13 +34,13 @@ pub trait Resumable {
     /// half-way and nothing was restored since.
     fn state(&self) -> Result<StateDict>;
 
-    /// Does this rank's part where rank 0 calls [`state`](Self::state) for all; nothing by default. A trainer with a sharded optimizer gives its
-    /// part of the optimizer's state.
+    /// Returns this rank's part of the optimizer's state if the ranks divide it, and `None` if each has all of it, as by default.
     ///
     /// # Errors
     /// Those of [`state`](Self::state).
-    fn give_state(&self) -> Result<()> {
-        Ok(())
+    #[doc(hidden)]
+    fn part(&self) -> Result<Option<StateDict>> {
+        Ok(None)
     }
 
     /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
@@ -49,6 +49,16 @@ pub trait Resumable {
     /// # Errors
     /// Errors from writing JSON.
     fn progress(&self) -> Result<BTreeMap<String, String>>;
+
+    /// Returns whether it has made no update and loaded nothing. Then a checkpoint replaces its parameters without keeping a copy of what
+    /// they were. `false` by default.
+    fn is_new(&self) -> bool {
+        false
+    }
+
+    /// Tells a [new](Self::is_new) trainer that its parameters are about to be replaced: it refuses to train, and to be saved, until
+    /// [`load_state`](Self::load_state) succeeds.
+    fn begin_load(&mut self) {}
 
     /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped. After an interrupted update, set
     /// the parameters first.
@@ -86,6 +96,7 @@ impl<O: Commit> GradientAccumulator<O> {
         let progress = Progress::read(state)?;
         self.optimizer.load_state(state)?;
         self.reset();
+        self.loading = Loading::Done;
         if self.is_interrupted {
             // Where an optimizer saves nothing, it still has what the interrupted update left in it.
             self.is_interrupted = !self.optimizer.is_restored();
@@ -115,6 +126,14 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
         Progress::of(self, None).metadata()
+    }
+
+    fn is_new(&self) -> bool {
+        self.updates == 0 && self.loading == Loading::Never && !self.is_interrupted
+    }
+
+    fn begin_load(&mut self) {
+        self.loading = Loading::Begun;
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -151,15 +170,22 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         Self::state(self)
     }
 
-    fn give_state(&self) -> Result<()> {
-        match self.optimizer().is_sharded() {
-            true => Self::state(self).map(|_| ()),
-            false => Ok(()),
-        }
+    fn part(&self) -> Result<Option<StateDict>> {
+        let is_divided = self.core.ranks.is_some() && self.optimizer().is_sharded();
+        let part = is_divided.then(|| self.core.accumulator.optimizer_state());
+        part.transpose()
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
         self.metadata()
+    }
+
+    fn is_new(&self) -> bool {
+        self.core.accumulator.is_new()
+    }
+
+    fn begin_load(&mut self) {
+        self.core.accumulator.begin_load();
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -199,9 +225,14 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
         fn model() -> Vec<Parameter>;
         fn values() -> Vec<(String, Tensor)>;
         fn state() -> Result<StateDict>;
-        fn give_state() -> Result<()>;
+        fn part() -> Result<Option<StateDict>>;
         fn progress() -> Result<BTreeMap<String, String>>;
+        fn is_new() -> bool;
         fn updates() -> u64;
+    }
+
+    fn begin_load(&mut self) {
+        (**self).begin_load();
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {

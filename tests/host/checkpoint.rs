@@ -123,6 +123,36 @@ fn room_is_asked_for_the_state_and_the_model() {
     assert!(scope.peak().unwrap() <= limit);
 }
 
+/// Nobody needs back the values that a new trainer was made with.
+#[test]
+fn a_new_trainer_keeps_no_copy_of_what_it_replaces() {
+    let _alone = alone();
+    let temporary = tempfile::tempdir().unwrap();
+    let make = || {
+        let var = || Var::ones((MODEL / 4 / 8) as usize, DType::F32, &Device::Cpu).unwrap();
+        let vars: Vec<_> = (0..8).map(|index| (format!("w{index}"), var())).collect();
+        let optimizer = Sgd::builder(vars).build().unwrap();
+        AdaptiveTrainer::builder(optimizer).build().unwrap()
+    };
+    let mut checkpoints = Checkpoints::builder(temporary.path()).open().unwrap();
+    checkpoints.save_now(&make()).unwrap();
+    checkpoints.finish().unwrap();
+    let memory = DeviceMemory::host().open().unwrap();
+    let latest = Checkpoint::latest(temporary.path()).unwrap().unwrap();
+    let grown = |trainer: &mut AdaptiveTrainer<Sgd>| {
+        let scope = memory.peak_scope();
+        latest.resume(trainer).unwrap();
+        scope.peak().unwrap() - scope.start().unwrap()
+    };
+    let mut trainer = make();
+    // One parameter at a time is read.
+    let new = grown(&mut trainer);
+    assert!(new < MODEL / 4, "{new}");
+    // It has values now that somebody may want back.
+    let loaded = grown(&mut trainer);
+    assert!((MODEL..MODEL + MODEL / 4).contains(&loaded), "{loaded}");
+}
+
 /// A trainer whose state is as large as the model, and has come with its first update.
 fn with_momentum() -> (Var, AdaptiveTrainer<Sgd>) {
     let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();

@@ -63,6 +63,12 @@ pub fn cases() -> Vec<Case> {
         writing.in_background = index % 2 == 1 && point < 24;
         all.push(writing);
     }
+    // Rank 1 as it writes its part of the state: in the first checkpoint, and in the second.
+    for point in 0..8 {
+        let mut writing = once(1, 0, At::File(point));
+        writing.in_background = point % 2 == 1;
+        all.push(writing);
+    }
     // Killed in the middle, and again as it resumes.
     let again = [
         At::Start,

@@ -47,7 +47,7 @@ pub enum At {
     Stepped,
     /// So many microseconds after it began to save.
     Saving(u64),
-    /// At this file operation of rank 0.
+    /// At this file operation of the rank.
     File(usize),
     Saved,
     Ended,

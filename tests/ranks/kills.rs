@@ -127,6 +127,44 @@ fn a_job_survives_every_kill() {
     assert_eq!(survived, kills);
 }
 
+/// A sharded job loses a rank again and again, and goes on with as many as there are then.
+#[test]
+fn a_sharded_job_goes_on_with_any_number_of_ranks() {
+    if is_rank() {
+        return Job::told().run().expect("a run");
+    }
+    let places = [0, 1].map(|_| tempfile::tempdir_in("/dev/shm").expect("a folder in memory"));
+    let [mut job, whole] = places.each_ref().map(|place| Job {
+        is_wide: true,
+        ..Job::new(place.path().to_owned())
+    });
+    let whole = whole.alone();
+    job.is_sharded = true;
+    for (ranks, step) in [(4, 3), (2, 5), (3, 7)] {
+        job.death = Some(Death {
+            rank: 1,
+            step,
+            at: At::Forward,
+            stops: false,
+        });
+        let (status, text) = job.start(ranks, &[]);
+        assert!(status.is_some_and(|it| !it.success()), "{text}");
+        let part = format!(
+            "run/step-{:09}/optimizer-rank-{:05}-of-{ranks:05}.safetensors",
+            step - 1,
+            ranks - 1
+        );
+        assert!(job.place.join(part).exists(), "{ranks} ranks: {text}");
+    }
+    job.death = None;
+    let (status, text) = job.start(1, &[]);
+    assert!(status.is_some_and(|it| it.success()), "{text}");
+    let outcome = job.outcome();
+    assert_eq!((outcome.resumed, outcome.updates), (6, UPDATES));
+    assert_eq!(outcome.history, whole.history);
+    assert!(distance(&outcome, &whole) < 1e-6);
+}
+
 /// With `--enable-recovery` mpirun leaves the others alone, and they notice.
 #[test]
 fn the_others_name_the_rank_that_died_and_end() {

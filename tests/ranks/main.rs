@@ -9,6 +9,7 @@ mod job;
 mod kills;
 mod launch;
 mod model;
+mod parts;
 #[path = "../support/points.rs"]
 mod points;
 #[path = "../promises/ranks_agree.rs"]

@@ -9,7 +9,7 @@ use super::engine::{Loaded, Snapshot};
 use super::optimizer::Fused;
 use super::reader::Document;
 use crate::error::{Remedy, Result, invalid};
-use crate::optim::state_dict::{OPTIMIZER, PIECES, Pieces, STEP, entry};
+use crate::optim::state_dict::{OPTIMIZER, PIECES, Piece, STEP, entry};
 use crate::optim::{Algorithm, Commit, Committed, Parameter, Shard, StateDict};
 
 impl<A: Algorithm> Commit for Fused<A> {
@@ -202,14 +202,12 @@ impl<A: Algorithm> Commit for Fused<A> {
                 }
             }
             let (ranges, kept) = (parameter.ranges.iter(), parameter.kept.iter());
-            let pieces = Pieces {
-                elements: parameter.len,
+            let piece = Piece {
+                shape: parameter.var.dims().to_vec(),
                 ranges: ranges.map(|range| (range.start, range.end)).collect(),
-                shapes: kept
-                    .map(|held| (held.name.to_owned(), held.whole.clone()))
-                    .collect(),
+                kept: kept.map(|held| held.name.to_owned()).collect(),
             };
-            document.insert(&parameter.name, pieces);
+            document.insert(&parameter.name, piece);
         }
         if self.setup.shard.is_some() {
             let document = serde_json::to_string(&document).map_err(Error::wrap)?;

@@ -304,7 +304,8 @@ impl Ranks {
         let part = own.and_then(|own| Ok(own.to_bytes()?));
         let (part, _) = self.group.agree("state", part, |_| ())?;
         let parts = self.group.control().gather_at_first("state", &part)?;
-        let parts = parts.iter().map(|bytes| StateDict::from_bytes(bytes));
+        // Each part's bytes are freed when it is read.
+        let parts = parts.into_iter().map(|bytes| StateDict::from_bytes(&bytes));
         let parts = parts.collect::<candle_core::Result<Vec<_>>>()?;
         match parts.is_empty() {
             true => Ok(StateDict::default()),

@@ -202,10 +202,10 @@ fn versions_are_checked_and_foreign_folders_stay() {
     two(&folder);
     let path = folder.join("step-000000002/manifest.json");
     let text = fs::read_to_string(&path).unwrap();
-    let later = text.replace("\"version\": 1", "\"version\": 2, \"more\": {}");
+    let later = text.replace("\"version\": 2", "\"version\": 3, \"more\": {}");
     // Without the right checksum it is damage.
     fs::write(&path, &later).unwrap();
-    is_refused(&folder, "version 2");
+    is_refused(&folder, "version 3");
     let (head, crc32) = later.rsplit_once("\"crc32\": \"").unwrap();
     let head = format!("{head}\"crc32\": \"");
     let tail = &crc32[8..];
@@ -216,13 +216,13 @@ fn versions_are_checked_and_foreign_folders_stay() {
     let error = checkpoints.resume_trainer(&mut run.trainer).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains("version 2, this crate reads version 1"),
+        text.contains("version 3, this crate reads version 2"),
         "{text}"
     );
     let Error::Checkpoint(error) = error else {
         panic!("{text}")
     };
-    assert!(matches!(*error, CheckpointError::Version { found: 2, .. }));
+    assert!(matches!(*error, CheckpointError::Version { found: 3, .. }));
     drop(checkpoints);
     for other in [
         "notes",

@@ -96,6 +96,76 @@ fn half_an_update_is_not_saved_and_resuming_undoes_it() {
     assert_eq!((flat(&w), trainer.updates()), (whole, 2));
 }
 
+/// The last parameter cannot be read. A trainer that has a step to lose gets its values back; a new one has no copy of what it had.
+#[test]
+fn a_new_trainer_that_was_loaded_in_part_does_not_train() {
+    use candle_headroom::checkpoint::Checkpoint;
+    use candle_headroom::testing::{FileFaults, FileOperation};
+
+    let (_temporary, folder) = folder();
+    let saved = train(&folder, 2, 1).bits();
+    let latest = Checkpoint::latest(&folder).unwrap().unwrap();
+    let reads = || FileFaults::in_folder(&folder).only(FileOperation::Read);
+    let armed = reads().arm();
+    latest.resume(&mut Run::new().trainer).unwrap();
+    let last = armed.operations() - 1;
+    drop(armed);
+
+    let mut run = Run::new();
+    run.step().unwrap();
+    let before = run.bits();
+    let armed = reads().at(last).arm();
+    latest.resume(&mut run.trainer).unwrap_err();
+    assert_eq!((armed.fired(), run.bits()), (1, before));
+    drop(armed);
+    run.step().unwrap();
+
+    let mut run = Run::new();
+    let armed = reads().at(last).arm();
+    latest.resume(&mut run.trainer).unwrap_err();
+    assert_eq!(armed.fired(), 1);
+    drop(armed);
+    for refused in [run.step().map(drop), run.trainer.state().map(drop)] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::UpdateInterrupted(_)), "{error}");
+        assert!(error.to_string().contains("loaded in part"), "{error}");
+    }
+    latest.resume(&mut run.trainer).unwrap();
+    assert_eq!(run.bits(), saved);
+    run.step().unwrap();
+}
+
+/// What does not fit is refused before the first parameter of a new trainer changes.
+#[test]
+fn a_new_trainer_is_as_it_was_if_the_state_does_not_fit() {
+    use candle_headroom::checkpoint::Checkpoint;
+
+    let (_temporary, folder) = folder();
+    let w = || Var::ones(2, DType::F32, &Device::Cpu).unwrap();
+    let make = |w: &Var| {
+        let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1);
+        AdaptiveTrainer::builder(sgd.build().unwrap())
+            .build()
+            .unwrap()
+    };
+    let saved = w();
+    let mut trainer = make(&saved);
+    step(&mut trainer, &saved).unwrap();
+    Checkpoints::builder(&folder)
+        .open()
+        .unwrap()
+        .save_now(&trainer)
+        .unwrap();
+    let var = w();
+    let adamw = AdamW::builder(vec![("w", var.clone())]).build().unwrap();
+    let mut other = AdaptiveTrainer::builder(adamw).build().unwrap();
+    let latest = Checkpoint::latest(&folder).unwrap().unwrap();
+    let error = latest.resume(&mut other).unwrap_err();
+    assert!(matches!(error, Error::State(_)), "{error}");
+    assert_eq!(flat(&var), [1., 1.]);
+    step(&mut other, &var).unwrap();
+}
+
 /// An accumulator in a loop of one's own refuses as well.
 #[test]
 fn an_accumulator_saves_no_half_update() {

@@ -9,7 +9,7 @@ use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Halving, Me
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, load_model};
 use candle_headroom::error::{Cause, MemoryReading, Phase, Resource};
 use candle_headroom::incident::{Incident, IncidentLog, Incidents};
-use candle_headroom::optim::StateDict;
+use candle_headroom::optim::{Commit, Shard, StateDict};
 use candle_headroom::testing::Faults;
 use candle_headroom::timeline::SavedTrace;
 use candle_headroom::{
@@ -146,7 +146,8 @@ fn pieces_of_state() {
         state.tensors.insert("w.exp_avg".to_owned(), tensor);
         let step = Tensor::new(1f32, &Device::Cpu).unwrap();
         state.tensors.insert("w.step".to_owned(), step);
-        let pieces = json!({"w": {"elements": 4, "ranges": [[start, start + 2]], "shapes": {"exp_avg": [2, 2]}}});
+        let pieces =
+            json!({"w": {"shape": [2, 2], "ranges": [[start, start + 2]], "kept": ["exp_avg"]}});
         (state, pieces.to_string())
     };
     let (first, text) = state(0);
@@ -164,6 +165,23 @@ fn pieces_of_state() {
             }
         }
     });
+}
+
+/// A parameter of which no rank has an element, and as many as a text says.
+#[test]
+fn pieces_without_elements_take_no_memory() {
+    let _alone = alone();
+    for shape in [json!([1u64 << 40, 1 << 20]), json!([usize::MAX, 2])] {
+        let pieces = json!({"w": {"shape": shape, "ranges": [], "kept": ["exp_avg"]}});
+        let mut state = StateDict::default();
+        state
+            .metadata
+            .insert("pieces".to_owned(), pieces.to_string());
+        match StateDict::merge(vec![state.clone(), state]) {
+            Ok(merged) => assert!(!Run::load(&merged)),
+            Err(error) => is_told(error),
+        }
+    }
 }
 
 /// Gives a manifest the checksum of its own text, as far as it has a place for one.
@@ -255,6 +273,74 @@ fn checkpoints() {
             });
             replace(&folder, name, &valid);
         }
+    }
+}
+
+/// A checkpoint of two ranks that divide the optimizer's state.
+#[test]
+fn parts_of_checkpoints() {
+    let _alone = alone();
+    let temporary = tempfile::tempdir().unwrap();
+    let run = Run::trained();
+    let mut checkpoints = Checkpoints::builder(temporary.path()).open().unwrap();
+    let folder = checkpoints.save_now(&run.trainer).unwrap();
+    checkpoints.finish().unwrap();
+    let state = Checkpoint::open(&folder).unwrap().state().unwrap();
+    let names = [0, 1].map(|rank| format!("optimizer-rank-{rank:05}-of-00002.safetensors"));
+    for (name, own) in names.iter().zip([0..2, 2..3]) {
+        let optimizer = AdamW::builder(run.vars.clone()).clip_norm(1.).sharded();
+        let mut optimizer = optimizer.build().unwrap();
+        let mut shard = Shard::of(optimizer.parameters());
+        run.vars
+            .iter()
+            .for_each(|(_, var)| shard.own(var, own.clone()));
+        optimizer.shard(&shard, Some(&state)).unwrap();
+        let part = optimizer.state().unwrap();
+        part.save(folder.join(name)).unwrap();
+    }
+    let entry = |name: &str| {
+        let content = fs::read(folder.join(name)).unwrap();
+        let (bytes, crc32) = (content.len(), crc32fast::hash(&content));
+        let values = format!("\n      \"bytes\": {bytes},\n      \"crc32\": \"{crc32:08x}\"\n    ");
+        format!("\"{name}\": {{{values}}}")
+    };
+    let manifest = folder.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let entries = names.each_ref().map(|name| entry(name)).join(",\n    ");
+    let parted = text.replace(&entry("optimizer.safetensors"), &entries);
+    assert_ne!(parted, text);
+    fs::write(&manifest, sealed(parted.as_bytes())).unwrap();
+
+    let read = || match Checkpoint::open(&folder) {
+        Ok(opened) => Run::try_to(|run| opened.resume(&mut run.trainer)),
+        Err(error) => {
+            is_told(error);
+            false
+        }
+    };
+    let tensors = |state: StateDict| {
+        let values = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+        let tensors = state.tensors.iter();
+        let tensors = tensors.map(|(name, tensor)| (name.clone(), values(tensor).unwrap()));
+        tensors.collect::<Vec<_>>()
+    };
+    let opened = Checkpoint::open(&folder).unwrap();
+    assert_eq!(tensors(opened.state().unwrap()), tensors(state));
+    // The first backtrace reads this program's symbols.
+    let short = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
+    is_told(short.narrow(0, 0, 9).unwrap_err());
+    for name in &names {
+        let valid = fs::read(folder.join(name)).unwrap();
+        attack("a rank's part", CASES, &valid, |content| {
+            replace(&folder, name, content);
+            read()
+        });
+        let (json, data) = parts(&valid);
+        attack("header of a rank's part", CASES, &json, |json| {
+            replace(&folder, name, &with_json(json, &data));
+            read()
+        });
+        replace(&folder, name, &valid);
     }
 }
 
