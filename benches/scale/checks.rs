@@ -48,7 +48,7 @@ fn calm() {
         let others = (ranks - 1) as f64;
         let control = match ranks {
             1 => 0.,
-            _ => 2. * WAY + others * (ANSWER + ranks as f64 * MESSAGE / ANSWERS),
+            _ => 2. * WAY + others * (ANSWER + (ALIKE + ranks as f64 * OWN) / ANSWERS),
         };
         let expected = USEFUL + control + ring::update(ranks, GRADIENT_BYTES, BUCKET);
         let what = format!("an update of {ranks} ranks without noise");

@@ -44,8 +44,10 @@ pub const HOP_BETWEEN: f64 = 9.6e-6;
 /// Bytes that one call of the NCCL engine moves: all.
 pub const BUCKET: f64 = GRADIENT_BYTES;
 
-/// Bytes that a rank gives for an update on the control plane, a word of 300 parameters in JSON, and what frames them there.
-pub const MESSAGE: f64 = 300. + 8.;
+/// Bytes that an answer on the control plane begins with where ranks agree: the message of an update of 300 parameters as far as all give the
+/// same, and what frames it. For each rank it has the rest of its message, with its length: src/train/ranks/status.rs counts them.
+pub const ALIKE: f64 = 180.;
+pub const OWN: f64 = 32.;
 /// Seconds of rank 0 for a message and its answer, and bytes per second of answers. Measured on 22 November 2026 on 2 cores of an EPYC
 /// over the loopback interface: rounds of a star of threads took 10.6, 16.7, 28.0 and 32.3 µs a rank with 16, 64, 256 and 512 ranks, the
 /// other ranks' share of the cores included.

@@ -3,14 +3,14 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::constants::{ANSWER, ANSWERS, MESSAGE, WAY};
+use crate::constants::{ALIKE, ANSWER, ANSWERS, OWN, WAY};
 
 /// How the ranks' bytes are gathered and answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gather {
-    /// Rank 0 reads from every rank and answers each with the bytes of all, as the crate does.
+    /// Rank 0 reads from every rank and answers each with what all say alike and what each says besides, as the crate does.
     Star,
-    /// The same, but the answer is a summary of one message's size.
+    /// The same, but the answer is a summary.
     StarSummary,
     /// A tree whose nodes have up to this many children, with summaries up and down.
     TreeSummary(usize),
@@ -62,8 +62,8 @@ impl Gather {
             asked + (ranks - 1) as f64 * (ANSWER / 2. + answer / ANSWERS) + WAY
         };
         match self {
-            Self::Star => star(ranks as f64 * MESSAGE),
-            Self::StarSummary => star(MESSAGE),
+            Self::Star => star(ALIKE + ranks as f64 * OWN),
+            Self::StarSummary => star(ALIKE),
             Self::TreeSummary(children) => {
                 let mut level = ready.to_vec();
                 let mut down = 0.;

@@ -1,8 +1,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// What ranks did for an update; in [`StepReport::exchange`](crate::StepReport::exchange).
 ///
 /// `{}` is a part of a line: `24 samples on 3 ranks, 120 ms computing, 35 ms waiting for rank 2, 4 ms reducing`. Times are the host's: on a GPU,
@@ -95,7 +93,7 @@ impl Default for Settings {
 }
 
 /// What the samples of an update took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spent {
     pub(super) cost: usize,
     /// Without the wait for data or other ranks.

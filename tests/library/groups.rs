@@ -82,20 +82,24 @@ fn group_error(error: Error) -> GroupError {
     }
 }
 
+/// In some calls all ranks begin alike, and in some all give the same.
+fn given(call: usize, rank: usize) -> Vec<u8> {
+    let alike = vec![9; call % 3 * call];
+    let own = vec![rank as u8; call % 2 * call * (rank + 1)];
+    [alike, own].concat()
+}
+
 #[test]
 fn all_ranks_get_what_each_gave_in_their_order() {
     let found = ranks(5, LONG, |group| {
         assert_eq!((group.size(), group.local_rank()), (5, group.rank()));
         (0..200)
-            .map(|call| {
-                let own = vec![group.rank() as u8; call * (group.rank() + 1)];
-                group.gather(&own).unwrap()
-            })
+            .map(|call| group.gather(&given(call, group.rank())).unwrap())
             .collect::<Vec<_>>()
     });
     for all in found {
         for (call, all) in all.into_iter().enumerate() {
-            let expected = (0..5).map(|rank| vec![rank as u8; call * (rank + 1)]);
+            let expected = (0..5).map(|rank| given(call, rank));
             assert_eq!(all, expected.collect::<Vec<_>>());
         }
     }
@@ -338,16 +342,18 @@ fn local_rank_beside(other: impl Fn(&str) -> String) -> usize {
         let length = (welcome.len() as u16).to_le_bytes();
         let reply = [&greeting, &length[..], welcome].concat();
         stream.write_all(&reply).unwrap();
-        // Its first call, and the answer: the length of a head, the head, and the bytes whose lengths the head has.
+        // Its first call, and the answer: the length of a head, the head, and the bytes whose lengths the head has, first of those with which all
+        // parts begin.
         let length = exactly(&mut stream, 4).try_into().unwrap();
         let head = exactly(&mut stream, u32::from_le_bytes(length) as usize);
-        let (call, lengths): (serde_json::Value, [usize; 1]) =
+        let (call, beginning, lengths): (serde_json::Value, usize, [usize; 1]) =
             serde_json::from_slice(&head).unwrap();
+        assert_eq!(beginning, 0);
         assert_eq!(call["Call"]["what"], "open");
         let own = String::from_utf8(exactly(&mut stream, lengths[0])).unwrap();
         let machines = [other(&own), own];
         let answer = serde_json::json!({"Answer": {"number": call["Call"]["number"]}});
-        let head = serde_json::to_vec(&(answer, [0, 1].map(|at| machines[at].len()))).unwrap();
+        let head = serde_json::to_vec(&(answer, 0, [0, 1].map(|at| machines[at].len()))).unwrap();
         let length = (head.len() as u32).to_le_bytes();
         let answer = [&length[..], &head, machines.concat().as_bytes()].concat();
         stream.write_all(&answer).unwrap();

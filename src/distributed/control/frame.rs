@@ -3,6 +3,8 @@ use std::io::{self, Read, Write};
 use serde::{Deserialize, Serialize};
 
 /// What ranks send each other. On the wire, a head of JSON comes first, with the lengths of the bytes that follow it.
+///
+/// What the parts of an answer begin with is sent once: ranks that agree say the same, and all of them get what each has said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Frame {
     /// A rank makes this call, the `number`-th, and gives its bytes.
@@ -45,18 +47,25 @@ const HEAD: u32 = 1 << 24;
 
 impl Frame {
     pub(super) fn write(&self, into: &mut impl Write) -> io::Result<()> {
+        into.write_all(&self.to_bytes()?)
+    }
+
+    /// For one write: with small packets on their way at once, a second one would wait for the first one's acknowledgement.
+    pub(super) fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let parts = match self {
             Self::Call { bytes, .. } => std::slice::from_ref(bytes),
             Self::Answer { all, .. } => all,
             _ => &[],
         };
-        let lengths: Vec<_> = parts.iter().map(Vec::len).collect();
-        let head = serde_json::to_vec(&(self, lengths))?;
-        // One write: with small packets on their way at once, a second one would wait for the first one's acknowledgement.
+        let beginning = beginning(parts);
+        let rests = || parts.iter().filter_map(|part| part.get(beginning.len()..));
+        let lengths: Vec<_> = rests().map(<[u8]>::len).collect();
+        let head = serde_json::to_vec(&(self, beginning.len(), lengths))?;
         let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
         bytes.extend(head);
-        parts.iter().for_each(|part| bytes.extend(part));
-        into.write_all(&bytes)
+        bytes.extend(beginning);
+        rests().for_each(|rest| bytes.extend(rest));
+        Ok(bytes)
     }
 
     /// Reads a frame of a group of `size` ranks. A length that no frame of its kind has comes from a stranger or a broken stream.
@@ -67,17 +76,21 @@ impl Frame {
         if length > HEAD {
             return Err(garbled());
         }
-        let head = exactly(from, u64::from(length))?;
-        let (mut frame, lengths): (Self, Vec<u64>) = serde_json::from_slice(&head)?;
+        let head = exactly(from, u64::from(length), Vec::new())?;
+        let (mut frame, beginning, lengths): (Self, u64, Vec<u64>) = serde_json::from_slice(&head)?;
         let most = match frame {
             Self::Call { .. } => 1,
             Self::Answer { .. } => size,
             _ => 0,
         };
-        if lengths.len() > most || lengths.iter().any(|length| *length > MOST as u64) {
+        let is_long = |length: &u64| beginning.saturating_add(*length) > MOST as u64;
+        let is_unused = lengths.is_empty() && beginning > 0;
+        if lengths.len() > most || is_unused || lengths.iter().any(is_long) {
             return Err(garbled());
         }
-        let parts = lengths.into_iter().map(|length| exactly(from, length));
+        let beginning = exactly(from, beginning, Vec::new())?;
+        let parts = lengths.into_iter();
+        let parts = parts.map(|length| exactly(from, length, beginning.clone()));
         let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
         match &mut frame {
             Self::Call { bytes, .. } => *bytes = parts.pop().ok_or_else(garbled)?,
@@ -88,9 +101,23 @@ impl Frame {
     }
 }
 
-/// Reads as much as comes: a wrong length must not make this process ask for memory.
-fn exactly(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+/// What all of several parts begin with.
+fn beginning(parts: &[Vec<u8>]) -> &[u8] {
+    let [first, others @ ..] = parts else {
+        return &[];
+    };
+    if others.is_empty() {
+        return &[];
+    }
+    let length = others.iter().fold(first.len(), |most, part| {
+        let pairs = first.iter().zip(part).take(most);
+        pairs.take_while(|(one, other)| one == other).count()
+    });
+    first.get(..length).unwrap_or_default()
+}
+
+/// Appends as much as comes: a wrong length must not make this process ask for memory.
+fn exactly(from: &mut impl Read, length: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     match from.take(length).read_to_end(&mut bytes)? as u64 == length {
         true => Ok(bytes),
         false => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -118,6 +145,10 @@ mod tests {
                 number: 7,
                 all: vec![vec![], vec![9; 300]],
             },
+            Frame::Answer {
+                number: 8,
+                all: vec![vec![5, 6, 7], vec![5, 6]],
+            },
             Frame::Working,
             Frame::Refusal(Refusal::DifferentCalls(vec!["step".to_owned()])),
             Frame::Leave,
@@ -137,6 +168,42 @@ mod tests {
                 flipped[bit / 8] ^= 1 << (bit % 8);
                 let _ = Frame::read(&mut flipped.as_slice(), 2);
             }
+        }
+    }
+
+    #[test]
+    fn what_parts_begin_with_is_sent_once() {
+        let alike = vec![7; 1000];
+        let all = (0..512u16).map(|rank| [alike.as_slice(), &rank.to_be_bytes()].concat());
+        let all: Vec<_> = all.collect();
+        for (parts, most) in [(vec![alike; 512], 2200), (all, 3300)] {
+            let answer = Frame::Answer {
+                number: 1,
+                all: parts,
+            };
+            let bytes = answer.to_bytes().unwrap();
+            assert!(bytes.len() < most, "{}", bytes.len());
+            assert_eq!(Frame::read(&mut bytes.as_slice(), 512).unwrap(), answer);
+        }
+    }
+
+    #[test]
+    fn lengths_that_no_frame_has_are_refused() {
+        let call = r#"{"Call":{"number":1,"what":"step"}}"#;
+        let most = MOST as u64;
+        for (frame, beginning, lengths) in [
+            (r#""Working""#, 1, "[]"),
+            (r#""Working""#, 0, "[1]"),
+            (call, 0, "[1,1]"),
+            (call, 0, "[]"),
+            (call, most, "[1]"),
+            (call, u64::MAX, "[1]"),
+        ] {
+            let head = format!("[{frame},{beginning},{lengths}]");
+            let length = (head.len() as u32).to_le_bytes();
+            let bytes = [length.as_slice(), head.as_bytes(), &[0; 9]].concat();
+            let error = Frame::read(&mut bytes.as_slice(), 1).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{head}: {error}");
         }
     }
 }

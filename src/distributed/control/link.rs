@@ -68,13 +68,20 @@ impl Link {
         Ok(Self { rank, stream })
     }
 
-    pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
+    fn send(&self, frame: &[u8]) {
         let mut stream = self.stream.lock();
-        // After a part of a frame nothing else can be sent: the end of the connection is what the other rank notices.
-        frame.write(&mut *stream).inspect_err(|_| {
+        // After a part of a frame nothing else can be sent: the end of the connection is what both ranks notice.
+        if stream.write_all(frame).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
-        })
+        }
     }
+}
+
+/// Sends a frame to these ranks. Where that fails, the thread that reads the connection reports it.
+pub(super) fn tell<'a>(links: impl IntoIterator<Item = &'a Link>, frame: &Frame) {
+    // An answer is long, and the same for all.
+    let Ok(bytes) = frame.to_bytes() else { return };
+    links.into_iter().for_each(|link| link.send(&bytes));
 }
 
 /// Notes that the rank has sent something.
@@ -131,9 +138,7 @@ impl Life {
             while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let since = works.lock().1;
                 if since.is_some_and(|since| since.elapsed() < LONGEST) {
-                    for link in links.read().iter() {
-                        let _ = link.send(&Frame::Working);
-                    }
+                    tell(links.read().iter(), &Frame::Working);
                 }
             }
         })?;
@@ -160,7 +165,7 @@ impl Drop for Working {
 }
 
 /// The first bytes of a connection, with the version of what follows.
-const GREETING: &[u8; 16] = b"headroom group 3";
+const GREETING: &[u8; 16] = b"headroom group 4";
 /// What comes before a message: the greeting and the message's length.
 const HEAD: usize = GREETING.len() + 2;
 /// The longest that a stranger may say nothing.

@@ -2,6 +2,8 @@
 //!
 //! Engines that move large buffers notice a dead rank late or never. Here a thread reads each connection, so the end of a process is seen at
 //! once, also by ranks that wait for an engine ([`Control::check`]).
+//!
+//! Every rank gets what each has given. What all of them give alike is sent to each once, so where ranks agree an answer is short.
 
 mod frame;
 mod inbox;
@@ -19,7 +21,7 @@ use frame::{Frame, MOST, Refusal};
 pub(crate) use inbox::Deadline;
 use inbox::{Found, Inbox};
 pub(crate) use link::Working;
-use link::{Life, Link};
+use link::{Life, Link, tell};
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
@@ -264,11 +266,9 @@ impl Control {
         }
     }
 
-    /// Sends a frame to all connected ranks. Where that fails, the thread that reads the connection reports it.
+    /// Sends a frame to all connected ranks.
     fn tell(&self, frame: &Frame) {
-        for link in self.links.read().iter() {
-            let _ = link.send(frame);
-        }
+        tell(self.links.read().iter(), frame);
     }
 
     /// Rank 0 waits for all calls and answers them.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Control;
 use super::frame::{Frame, Refusal};
 use super::inbox::Deadline;
-use super::link::{GUESTS, Guest, Link, is_pending, send};
+use super::link::{GUESTS, Guest, Link, is_pending, send, tell};
 use crate::error::{Error, GroupError, Result, invalid};
 
 /// The time between two attempts to connect.
@@ -123,9 +123,9 @@ impl Meeting {
             })?;
             let others = Arc::clone(&control.links);
             let ended = move |refusal: &Refusal| {
-                for link in others.read().iter().filter(|link| link.rank != rank) {
-                    let _ = link.send(&Frame::Refusal(refusal.clone()));
-                }
+                let others = others.read();
+                let others = others.iter().filter(|link| link.rank != rank);
+                tell(others, &Frame::Refusal(refusal.clone()));
             };
             let inbox = &control.inbox;
             let link = Link::start((rank, self.size), stream, timeout, inbox, ended);

@@ -108,9 +108,12 @@ impl Ranks {
             prepared => prepared?,
         };
         let began = Instant::now();
-        status.spent = spent;
         status.data = data.checksum(&self.group)?;
-        status.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
+        let elapsed = began.saturating_duration_since(self.since);
+        status.computed = spent.seconds as f32;
+        status.elapsed = elapsed.as_secs_f64() as f32;
+        let measures = self.shares.as_ref().is_some_and(Shares::is_measuring);
+        status.pace = spent.pace().filter(|_| measures);
         let progress = Arc::clone(&self.progress);
         let agree = || {
             let agreed = self.agree(accumulator, status, data);
@@ -135,14 +138,14 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         if let Some(shares) = &mut self.shares {
-            shares.observe(statuses.iter().map(|status| status.spent));
+            shares.observe(statuses.iter().map(|status| status.pace));
         }
         self.since = Instant::now();
         let works = statuses.iter().map(|status| RankWork {
             samples: status.samples,
             weight: status.weight,
-            computed: Duration::try_from_secs_f64(status.spent.seconds).unwrap_or_default(),
-            elapsed: Duration::try_from_secs_f64(status.elapsed).unwrap_or_default(),
+            computed: Duration::try_from_secs_f32(status.computed).unwrap_or_default(),
+            elapsed: Duration::try_from_secs_f32(status.elapsed).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
@@ -199,16 +202,14 @@ impl Ranks {
         let updates = accumulator.updates;
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
         let status = Status {
-            samples: window.samples,
-            weight: window.loss.weight(),
             updates: accumulator.updates,
             trained: slots.fingerprint() ^ u32::from(self.is_sharded),
             awaited: slots.awaited_fingerprint(),
-            filled: bits(slots.filled()),
-            data: None,
             values: is_due.then(|| values(accumulator)).transpose()?,
-            spent: Spent::default(),
-            elapsed: 0.,
+            filled: bits(slots.filled()),
+            samples: window.samples,
+            weight: window.loss.weight(),
+            ..Status::default()
         };
         Ok((status, loss))
     }

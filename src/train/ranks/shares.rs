@@ -29,9 +29,14 @@ impl Shares {
         }
     }
 
-    /// Records what the ranks did for an update, in their order. It does not count if a rank had no samples or ran out of memory.
-    pub(super) fn observe(&mut self, spent: impl Iterator<Item = Spent>) {
-        let paces = spent.map(Spent::pace).collect::<Option<Vec<_>>>();
+    /// Whether more updates are to be measured.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.paces.iter().any(|all| all.len() < self.updates)
+    }
+
+    /// Records the ranks' paces in an update, in their order. It does not count if a rank has none, as without samples.
+    pub(super) fn observe(&mut self, paces: impl Iterator<Item = Option<f64>>) {
+        let paces = paces.collect::<Option<Vec<_>>>();
         for (all, pace) in self.paces.iter_mut().zip(paces.into_iter().flatten()) {
             if all.len() < self.updates {
                 all.push(pace);
@@ -79,8 +84,8 @@ impl Shares {
 }
 
 impl Spent {
-    /// The seconds that one unit of cost took; `None` if that was not measured.
-    fn pace(self) -> Option<f64> {
+    /// The seconds that one unit of cost took; `None` if that was not measured, or memory ran out.
+    pub(super) fn pace(self) -> Option<f64> {
         let pace = self.seconds / self.cost as f64;
         (!self.is_exhausted && pace.is_normal() && pace > 0.).then_some(pace)
     }
@@ -119,7 +124,7 @@ mod tests {
     fn after(updates: usize, seconds: &[[f64; 3]]) -> Option<Vec<usize>> {
         let mut shares = Shares::new(3, updates);
         for seconds in seconds {
-            shares.observe(seconds.iter().copied().map(spent));
+            shares.observe(seconds.iter().map(|seconds| spent(*seconds).pace()));
         }
         let parts = shares.measured()?.parts(90);
         Some(parts.iter().map(ExactSizeIterator::len).collect())
@@ -154,10 +159,12 @@ mod tests {
         };
         let idle = Spent { cost: 0, ..slow };
         for odd in [exhausted, idle] {
-            shares.observe([fast, odd].into_iter());
+            shares.observe([fast, odd].into_iter().map(Spent::pace));
             assert_eq!(shares.measured(), None);
         }
-        shares.observe([fast, slow].into_iter());
+        assert!(shares.is_measuring());
+        shares.observe([fast, slow].into_iter().map(Spent::pace));
+        assert!(!shares.is_measuring());
         assert_eq!(shares.measured().unwrap().parts(30), [0..20, 20..30]);
     }
 }

@@ -476,7 +476,7 @@ fn strangers_on_the_port_keep_nobody_waiting() {
 
 /// Connects strangers. They stay until the value is dropped.
 fn strangers(port: u16) -> mpsc::Sender<()> {
-    const NOISE: [&[u8]; 3] = [b"", b"GET / HTTP/1.1\r\n\r\n", b"headroom group 3"];
+    const NOISE: [&[u8]; 3] = [b"", b"GET / HTTP/1.1\r\n\r\n", b"headroom group 4"];
     let connect = || loop {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(stream) => break stream,
@@ -490,7 +490,7 @@ fn strangers(port: u16) -> mpsc::Sender<()> {
     let mut slow = connect();
     let (end, ended) = mpsc::channel();
     thread::spawn(move || {
-        let mut letters = b"headroom group 3\xff\xff".iter().chain([&b' '; 400]);
+        let mut letters = b"headroom group 4\xff\xff".iter().chain([&b' '; 400]);
         while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(seconds(0.1)) {
             let _ = letters.next().map(|letter| slow.write_all(&[*letter]));
         }
