@@ -25,6 +25,9 @@ pub(super) struct Launch {
     pub(super) local_size: Option<usize>,
 }
 
+/// More ranks than any job has. Rank 0 keeps a place for each.
+const MOST_RANKS: usize = 1 << 20;
+
 /// Variables by which MPI's launchers, and `srun --mpi`, tell a process its rank.
 const OPEN_MPI: [&str; 3] = [
     "OMPI_COMM_WORLD_RANK",
@@ -189,6 +192,12 @@ impl Variables {
             }
         };
         let text = format!("{rank_name}={rank}, {size_name}={size}");
+        if size > MOST_RANKS {
+            return Err(invalid!(
+                Group,
+                "{text}: a job has at most {MOST_RANKS} ranks"
+            ));
+        }
         if rank >= size {
             return Err(invalid!(
                 Group,
@@ -301,7 +310,68 @@ fn first_host(list: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::first_host;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    /// All that are read.
+    const NAMES: [&str; 25] = [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "HEADROOM_SECRET",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_NODELIST",
+    ];
+
+    /// Mostly what fits somewhere.
+    fn value() -> impl Strategy<Value = String> {
+        let numbers = ["0", "0", "1", "2", "4", " 3 ", "65535", "65536", "-1"];
+        let large = ["1048577", "18446744073709551615", "18446744073709551616"];
+        let texts = ["True", "node[1-3,7]-ib,login", "a[", "]", "größe[0", ","];
+        let known = [&numbers[..], &large, &texts].concat();
+        prop_oneof![
+            6 => Just(String::new()),
+            8 => select(known).prop_map(str::to_owned),
+            1 => "[ -~]{0,12}",
+        ]
+    }
+
+    proptest! {
+        /// Whatever other programs set is a launch in order, or an error.
+        #[test]
+        fn any_variables(values in prop::collection::vec(value(), NAMES.len())) {
+            let pairs = NAMES.into_iter().map(str::to_owned).zip(values);
+            match Launch::read(&pairs.collect()) {
+                Ok(launch) => {
+                    prop_assert!(launch.rank < launch.size && launch.size <= MOST_RANKS);
+                    let address = launch.address;
+                    prop_assert!(address.is_none_or(|(host, port)| !host.is_empty() && port > 0));
+                }
+                Err(error) => prop_assert!(error.is_group(), "{error}"),
+            }
+        }
+    }
 
     #[test]
     fn the_first_host_of_a_list() {

@@ -123,11 +123,13 @@ fn options<A: candle_headroom::optim::Algorithm>(
     }
 }
 
+/// The same 128 cases in each run; with `PROPTEST_CASES` as many, and others.
 fn config() -> ProptestConfig {
+    let more = std::env::var_os("PROPTEST_CASES").map(|_| ProptestConfig::default().cases);
     ProptestConfig {
         failure_persistence: None,
-        rng_seed: RngSeed::Fixed(28),
-        ..ProptestConfig::with_cases(128)
+        rng_seed: more.map_or(RngSeed::Fixed(28), |_| RngSeed::Random),
+        ..ProptestConfig::with_cases(more.unwrap_or(128))
     }
 }
 
@@ -327,7 +329,7 @@ proptest! {
     #[test]
     fn variables_of_launchers(
         values in prop::collection::vec(select(vec!["", "0", "0", "-1", "x", "18446744073709551616", "\u{7f}"]), 12),
-        sizes in prop::collection::vec(select(vec!["", "0", "1", "1", "-1", "x"]), 4),
+        sizes in prop::collection::vec(select(vec!["", "0", "1", "1", "-1", "x", "1048577", "18446744073709551615"]), 4),
         [address, has_agent] in any::<[bool; 2]>(),
         timeout in time(),
     ) {

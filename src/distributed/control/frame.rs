@@ -131,7 +131,48 @@ fn garbled() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+
+    /// Heads of frames with numbers at their limits, and other text.
+    fn head() -> impl Strategy<Value = String> {
+        let numbers = "0 1 2 40 -1 1e3 1073741825 18446744073709551615";
+        let number = || select(numbers.split(' ').collect::<Vec<_>>());
+        let lengths = prop::collection::vec(number(), 0..4).prop_map(|all| all.join(","));
+        let kinds = [
+            r#"{"Call":{"number":N,"what":"step"}}"#,
+            r#"{"Answer":{"number":N}}"#,
+            r#"{"Refusal":{"Lost":{"ranks":[N],"reason":""}}}"#,
+            r#"{"Refusal":{"DifferentCalls":["step","N"]}}"#,
+            r#""Working""#,
+            "[[[[[[[[",
+        ];
+        let frames = (select(kinds.to_vec()), number(), lengths);
+        let frames = frames.prop_map(|(kind, number, lengths)| {
+            format!("[{},[{lengths}]]", kind.replace('N', number))
+        });
+        prop_oneof![4 => frames, 1 => "[ -~]{0,40}"]
+    }
+
+    proptest! {
+        /// What anybody sends behind a right length is a frame that can be passed on, or an error.
+        #[test]
+        fn any_head(
+            head in head(),
+            parts in prop::collection::vec(any::<u8>(), 0..90),
+            size in 1usize..4,
+        ) {
+            let length = (head.len() as u32).to_le_bytes();
+            let bytes = [&length[..], head.as_bytes(), &parts].concat();
+            if let Ok(frame) = Frame::read(&mut bytes.as_slice(), size) {
+                let mut again = Vec::new();
+                frame.write(&mut again).unwrap();
+                prop_assert_eq!(Frame::read(&mut again.as_slice(), size).unwrap(), frame);
+            }
+        }
+    }
 
     #[test]
     fn frames_come_back_and_damaged_ones_are_refused() {

@@ -309,12 +309,63 @@ fn connect(host: &str, port: u16, left: Duration) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a stranger says of itself, mostly as a rank does.
+    fn hello() -> impl Strategy<Value = serde_json::Value> {
+        let one_of = |values: serde_json::Value| select(values.as_array().unwrap().clone());
+        let number = || one_of(json!([0, 1, 2, 3, -1, u64::MAX, "1"]));
+        let text = || one_of(json!(["mine", "mine", "", null]));
+        let version = one_of(json!([env!("CARGO_PKG_VERSION"), "0.0.0", []]));
+        let all = (number(), number(), text(), text(), version);
+        all.prop_map(|(rank, size, job, secret, version)| {
+            json!({"rank": rank, "size": size, "job": job, "secret": secret, "version": version})
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+        /// Whatever a stranger sends, only who knows job and secret becomes a rank, and only one that is missing.
+        #[test]
+        fn any_stranger(hello in hello(), noise in prop::option::weighted(0.3, prop::collection::vec(any::<u8>(), 0..40))) {
+            let meeting = Meeting { rank: 0, size: 3, job: "mine".to_owned(), secret: "mine".to_owned() };
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            match &noise {
+                Some(noise) => stranger.write_all(noise).unwrap(),
+                None => send(&stranger, &hello).unwrap(),
+            }
+            stranger.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut guest = Guest::new(listener.accept().unwrap().0).unwrap();
+            let message = loop {
+                match guest.message::<Hello>() {
+                    Ok(None) => thread::yield_now(),
+                    Ok(Some(message)) => break Some(message),
+                    Err(_) => break None,
+                }
+            };
+            let mut joined = vec![None, None];
+            if let Some(message) = message {
+                meeting.greet(message, guest.stream, &mut joined);
+            }
+            for (rank, place) in (1..).zip(joined) {
+                let is_it = json!({"rank": rank, "size": 3, "job": "mine", "secret": "mine", "version": env!("CARGO_PKG_VERSION")});
+                prop_assert_eq!(place.is_some(), noise.is_none() && hello == is_it);
+            }
+        }
+    }
+
     /// Linux tries the ports that a connection can have one after another, so whoever connects to one of them often enough gets that port itself.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_connection_to_itself_is_not_one_to_rank_0() {
-        use super::*;
-
         let port = loop {
             let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             // Listeners get every second port first, and connections the others.

@@ -4,9 +4,10 @@ use std::fs;
 
 use candle_headroom_environment::Environment;
 use candle_headroom_environment::Severity;
+use candle_headroom_environment::facts::Version;
 use proptest::prelude::*;
 
-use crate::machine::{Machine, codes};
+use crate::machine::{LIBRARIES, Machine, codes};
 
 /// All files that the probes read the contents of.
 const FILES: [&str; 14] = [
@@ -57,8 +58,17 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![bytes, lines]
 }
 
+/// 64 cases, or `PROPTEST_CASES`.
+fn config() -> ProptestConfig {
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default().cases,
+        None => 64,
+    };
+    ProptestConfig::with_cases(cases)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(config())]
 
     #[test]
     fn any_contents(texts in prop::collection::vec(text(), FILES.len()), variable in "[ -~]{0,40}") {
@@ -70,6 +80,25 @@ proptest! {
         prop_assert!(!codes(&report).contains(&"HR-002"), "{report}");
         let text = report.redacted().to_string();
         prop_assert!(!text.contains('\u{1b}'), "nothing that a terminal would act on");
+    }
+
+    /// Versions in the names of files, in files, and as the libraries tell them.
+    #[test]
+    fn any_versions(text in "(13|12|0|580|4294967296|99999999999999999999|\\.|\\.|-|[ -.0-~]){0,8}", number in any::<i32>()) {
+        if let Some(version) = Version::parse(&text) {
+            prop_assert_eq!(Version::parse(&version.plain()), Some(version));
+        }
+        prop_assert_eq!(Version::of_cuda(number).is_some(), number > 0);
+        let json = serde_json::json!({"cuda": {"version": text}, "cuda_nvcc": {"version": text}});
+        let libraries = ["cublas", "cudart", "cudnn", "nccl", "nvrtc"];
+        let machine = libraries.iter().fold(Machine::healthy(), |machine, name| {
+            machine.file(&format!("{LIBRARIES}/lib{name}.so.{text}"), "")
+        });
+        let machine = machine.file("/usr/local/cuda-13.0/version.json", json.to_string());
+        let machine = machine.file("/sys/module/nvidia/version", &text);
+        let report = machine.answers(&format!("driver={text}\ncuda={number}")).check();
+        prop_assert!(!codes(&report).contains(&"HR-002"), "{report}");
+        prop_assert!(!report.redacted().to_string().is_empty());
     }
 
     #[test]
