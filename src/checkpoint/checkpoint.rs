@@ -141,7 +141,7 @@ impl Checkpoint {
     /// Copies the trainer's state, optimizer's included, into host memory.
     ///
     /// # Errors
-    /// [`CheckpointError::File`] if a file cannot be read or has changed; errors from candle.
+    /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
         let read = |files: Vec<(&str, &FixedFile)>| -> Result<StateDict> {
             let saved = Tensors::read(&self.path, files.iter().copied())?;
@@ -160,7 +160,8 @@ impl Checkpoint {
         let mut state = match files.iter().any(|(name, _)| name.starts_with(PART)) {
             true => {
                 let parts = files.into_iter().map(|file| read(vec![file]));
-                StateDict::merge(parts.collect::<Result<_>>()?)?
+                let merged = StateDict::merge(parts.collect::<Result<_>>()?);
+                merged.map_err(|error| CheckpointError::damaged(&self.path, error.to_string()))?
             }
             false => read(files)?,
         };

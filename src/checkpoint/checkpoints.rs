@@ -135,7 +135,8 @@ impl Checkpoints {
     }
 
     /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
-    /// update of this number, that checkpoint is verified and returned, and nothing is written. What has changed since, such as a
+    /// update of this number, that checkpoint is verified and returned, and nothing is written; of a sharded optimizer the other ranks write
+    /// their parts again first. What has changed since, such as a
     /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
     ///
     /// # Errors

@@ -78,7 +78,7 @@
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.
-//! - Nothing in a checkpoint depends on the number of ranks: the run can continue on any number, also without a group.
+//! - A run can continue from a checkpoint on any number of ranks, also without a group.
 
 mod best;
 mod builder;

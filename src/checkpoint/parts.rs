@@ -47,9 +47,17 @@ impl Checkpoints {
             (place, part.metadata.clone())
         };
         let ((mut state, own, partial), all) = agree(group, begun, say)?;
-        if let Some(rank) = all.iter().position(|(_, other)| *other != state.metadata) {
-            let what = vec![format!("not those of rank {rank}: {:?}", state.metadata)];
-            return Err(GroupError::different("the optimizer's counters or options", what).into());
+        let others = all.iter().map(|(_, other)| other).enumerate();
+        let differences: Vec<_> = others
+            .filter(|(_, other)| **other != state.metadata)
+            .map(|(other, theirs)| format!("rank {other} has {theirs:?}"))
+            .collect();
+        if !differences.is_empty() {
+            let own = std::iter::once(format!("rank {rank} has {:?}", state.metadata));
+            let differences = own.chain(differences).collect();
+            return Err(
+                GroupError::different("the optimizer's counters or options", differences).into(),
+            );
         }
 
         // An empty file, by which rank 0 sees that this rank's folder is its own.
@@ -66,8 +74,10 @@ impl Checkpoints {
         });
         let (_, is_shared) = agree(group, Ok(()), |()| is_shared)?;
         if is_shared.first() != Some(&true) {
-            drop((own, partial));
+            drop((own, file));
             let state = trainer.state()?;
+            // The ranks have met, so that none has a file open in it.
+            drop(partial);
             return Ok((rank == 0).then_some((state, None)));
         }
 

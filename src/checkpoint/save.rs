@@ -73,7 +73,6 @@ impl Checkpoints {
         copies: bool,
     ) -> Result<Snapshot> {
         let step = trainer.updates();
-        // The state is a copy in any case, so what is free afterwards is there for the model.
         // The state is a copy in any case, so what is free now is there for the model.
         let model = trainer.values();
         let metrics = self.metrics.of(step, loss);

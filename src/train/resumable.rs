@@ -34,11 +34,11 @@ pub trait Resumable {
     /// half-way and nothing was restored since.
     fn state(&self) -> Result<StateDict>;
 
-    /// Returns this rank's part of the optimizer's state if the ranks divide it, and `None` if each has all of it, as by default.
+    /// Returns this rank's part of the optimizer's state if the ranks divide it, and `None` if each has all of it, as by default. A type that
+    /// wraps a trainer hands this on, on all ranks: [`Checkpoints`](crate::checkpoint::Checkpoints) has each rank write its part.
     ///
     /// # Errors
     /// Those of [`state`](Self::state).
-    #[doc(hidden)]
     fn part(&self) -> Result<Option<StateDict>> {
         Ok(None)
     }
@@ -51,7 +51,8 @@ pub trait Resumable {
     fn progress(&self) -> Result<BTreeMap<String, String>>;
 
     /// Returns whether it has made no update and loaded nothing. Then a checkpoint replaces its parameters without keeping a copy of what
-    /// they were. `false` by default.
+    /// they were, and calls [`load_state`](Self::load_state) twice: before the parameters change, so that what does not fit is refused, and
+    /// again behind them. `false` by default.
     fn is_new(&self) -> bool {
         false
     }

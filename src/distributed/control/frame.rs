@@ -68,8 +68,9 @@ impl Frame {
         Ok(bytes)
     }
 
-    /// Reads a frame of a group of `size` ranks. A length that no frame of its kind has comes from a stranger or a broken stream.
-    pub(super) fn read(from: &mut impl Read, size: usize) -> io::Result<Self> {
+    /// Reads a frame, in which an answer has at most so many `parts`. A length that no frame of its kind has comes from a stranger or a broken
+    /// stream.
+    pub(super) fn read(from: &mut impl Read, parts: usize) -> io::Result<Self> {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length);
@@ -80,7 +81,7 @@ impl Frame {
         let (mut frame, beginning, lengths): (Self, u64, Vec<u64>) = serde_json::from_slice(&head)?;
         let most = match frame {
             Self::Call { .. } => 1,
-            Self::Answer { .. } => size,
+            Self::Answer { .. } => parts,
             _ => 0,
         };
         let is_long = |length: &u64| beginning.saturating_add(*length) > MOST as u64;
@@ -149,11 +150,25 @@ mod tests {
             r#""Working""#,
             "[[[[[[[[",
         ];
-        let frames = (select(kinds.to_vec()), number(), lengths);
-        let frames = frames.prop_map(|(kind, number, lengths)| {
-            format!("[{},[{lengths}]]", kind.replace('N', number))
+        let frames = (select(kinds.to_vec()), number(), number(), lengths);
+        let frames = frames.prop_map(|(kind, number, beginning, lengths)| {
+            format!("[{},{beginning},[{lengths}]]", kind.replace('N', number))
         });
         prop_oneof![4 => frames, 1 => "[ -~]{0,40}"]
+    }
+
+    /// Of the heads above some are those of frames.
+    #[test]
+    fn some_heads_are_read() {
+        for (head, parts) in [
+            (r#"[{"Call":{"number":2,"what":"step"}},0,[40]]"#, 0),
+            (r#"[{"Answer":{"number":1}},2,[1,40]]"#, 3),
+            (r#"["Working",0,[]]"#, 0),
+        ] {
+            let length = (head.len() as u32).to_le_bytes();
+            let bytes = [&length[..], head.as_bytes(), &[1; 90]].concat();
+            Frame::read(&mut bytes.as_slice(), parts).unwrap();
+        }
     }
 
     proptest! {

@@ -47,10 +47,12 @@ impl Link {
         });
         let stream = Arc::new(Mutex::new(stream));
         let answers = Arc::clone(&stream);
+        // Rank 0 answers, and nobody answers rank 0.
+        let parts = if rank == 0 { size } else { 0 };
         let thread = thread::Builder::new().name(format!("headroom-rank-{rank}"));
         thread.spawn(move || {
             let error = loop {
-                match Frame::read(&mut reader, size) {
+                match Frame::read(&mut reader, parts) {
                     // If it cannot be sent, the connection has ended, which the next read tells.
                     Ok(Frame::Ping) => drop(Frame::Pong.write(&mut *answers.lock())),
                     Ok(frame) => inbox.put(rank, frame).iter().for_each(&ended),

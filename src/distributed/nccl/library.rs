@@ -27,22 +27,13 @@ pub(super) struct Library {
     _library: ManuallyDrop<libloading::Library>,
 }
 
-/// Whether the program is setuid or has capabilities of its own, so that its environment is somebody else's: `AT_SECURE` among what the kernel
-/// tells a process at its start. Such a program may not be able to read it.
+/// Whether the program is setuid or has capabilities of its own, so that its environment is somebody else's.
 fn has_more_rights() -> bool {
-    const AT_SECURE: usize = 23;
-    if !cfg!(target_os = "linux") {
-        return false;
-    }
-    let Ok(entries) = std::fs::read("/proc/self/auxv") else {
-        return true;
-    };
-    let (words, _) = entries.as_chunks();
-    let words: Vec<_> = words.iter().copied().map(usize::from_ne_bytes).collect();
-    let (entries, _) = words.as_chunks::<2>();
-    entries
-        .iter()
-        .any(|[kind, value]| *kind == AT_SECURE && *value != 0)
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call reads a value that the kernel gave the process at its start.
+    return unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    #[cfg(not(target_os = "linux"))]
+    false
 }
 
 impl std::fmt::Debug for Library {
