@@ -58,7 +58,7 @@ fn by_hand() -> Result<(f32, f32), TrainError> {
     let (model, vars, adamw) = model()?;
     let mut accumulator = GradientAccumulator::builder(Foreign::new(adamw, vars)).build()?;
     let mut losses = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..200 {
         for _ in 0..4 {
             let (x, y) = samples(32)?;
             let loss = loss::cross_entropy(&model.forward(&x)?, &y)?;
