@@ -21,7 +21,7 @@ pub(super) struct Shared {
     layers: AtomicU32,
 }
 
-/// The number of the `Shared` that measures now, which is the newest; 0 if there is none. Code that finds 0 reads nothing else.
+/// The number of the newest `Shared`, which is the one that measures, or 0 if there is none. Code that finds 0 reads nothing else.
 static ACTIVE: AtomicU64 = AtomicU64::new(0);
 /// The same one, for the phases of trainers.
 static NEWEST: RwLock<Weak<Shared>> = RwLock::new(Weak::new());

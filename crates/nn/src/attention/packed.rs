@@ -18,7 +18,7 @@ use super::options::Attention;
 /// # Errors
 /// If `causal` is asked for a sequence with more queries than keys, if only `window_size_right` is given, if the lengths do not add
 /// up to the sizes of `q`, `k` and `v`, and as [`attention`].
-#[allow(clippy::too_many_arguments)] // candle's signature
+#[allow(clippy::too_many_arguments, reason = "it is candle's signature")]
 pub fn flash_attn_varlen_unfused(
     q: &Tensor,
     k: &Tensor,
