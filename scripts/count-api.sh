@@ -51,6 +51,18 @@ binaries=$(
     } | sort -u | wc -l
 )
 
+# What a reader of a step goes through, as CONTRIBUTING.md lists it. A name that is gone ends the script.
+walk=$(awk '/^### How a step goes/ { walk = 1 } /^#/ && !/^### How a step goes/ { walk = 0 } walk && /^\| `/' CONTRIBUTING.md)
+step_files=$(wc -l <<<"$walk")
+step_functions=0
+while IFS='|' read -r _ file names _; do
+    file=$(tr -d '` ' <<<"$file")
+    for name in $(tr -d '`,' <<<"$names"); do
+        grep -Eq "^ *(pub(\([a-z:_ ]+\))? )?fn $name\b" "$file" || { echo "count-api: CONTRIBUTING.md lists $name in $file, which has no such function" >&2; exit 1; }
+        step_functions=$((step_functions + 1))
+    done
+done <<<"$walk"
+
 echo "figure: api/root_names = $root_names names"
 echo "figure: api/code_lines = $code_lines lines"
 echo "figure: api/all_lines = $all_lines lines"
@@ -58,6 +70,7 @@ echo "figure: api/doc_share = $((100 * doc_lines / all_lines)) %"
 echo "figure: api/source_files = $source_files files"
 echo "figure: api/unsafe_blocks = $unsafe_blocks blocks"
 echo "figure: api/documented = $documented %"
+echo "figure: walk/step_functions = $step_functions functions ($step_files files)"
 echo "figure: tests/binaries = $binaries binaries"
 
 if [ "${1:-}" = --check ]; then
