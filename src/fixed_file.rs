@@ -1,4 +1,4 @@
-//! Files that are read at positions while nobody may change them.
+//! Files that are read at positions while nobody may change them. The program `finetune` reads models by it too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ const MOST_HEADER: u64 = 100_000_000;
 /// An open regular file with the length and the modification time that it had when it was opened. It is never mapped: an error of the
 /// disk, or a file that becomes shorter, would be a signal that ends the process.
 #[derive(Debug)]
-pub(crate) struct FixedFile {
+pub struct FixedFile {
     path: PathBuf,
     file: File,
     len: u64,
@@ -30,15 +30,15 @@ pub(crate) struct FixedFile {
 
 /// A tensor of a safetensors file, by its header, which agrees with itself: the range has the bytes of this shape and type.
 #[derive(Debug)]
-pub(crate) struct StoredTensor {
-    pub(crate) dtype: Dtype,
-    pub(crate) shape: Vec<usize>,
+pub struct StoredTensor {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
     /// Its bytes in the file.
-    pub(crate) range: Range<u64>,
+    pub range: Range<u64>,
 }
 
 impl FixedFile {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let file = files::open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -52,7 +52,7 @@ impl FixedFile {
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -68,7 +68,7 @@ impl FixedFile {
     }
 
     /// Returns the bytes of a range, of a file that has not changed.
-    pub(crate) fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+    pub fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
         if range.start > range.end || range.end > self.len {
             let problem = format!("ends at byte {}, before byte {}", self.len, range.end);
             return Err(io::Error::new(ErrorKind::UnexpectedEof, problem));
@@ -104,7 +104,7 @@ impl FixedFile {
     }
 
     /// Reads the header of a safetensors file: its tensors by name.
-    pub(crate) fn tensors(&self) -> io::Result<BTreeMap<String, StoredTensor>> {
+    pub fn tensors(&self) -> io::Result<BTreeMap<String, StoredTensor>> {
         let (data, header) = self.header()?;
         let stored = header.tensors().into_iter().map(|(name, info)| {
             let (start, end) = info.data_offsets;

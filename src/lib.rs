@@ -136,7 +136,8 @@ pub mod error;
 #[allow(unsafe_code, reason = "a thread's mask of signals")]
 mod files;
 #[cfg(any(feature = "checkpoint", feature = "data"))]
-mod fixed_file;
+#[doc(hidden)]
+pub mod fixed_file;
 mod host;
 pub mod incident;
 #[cfg(feature = "layers")]

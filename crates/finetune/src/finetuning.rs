@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,13 +11,12 @@ use candle_headroom::memory::Limit;
 use crate::arguments::Arguments;
 use crate::data::{Data, Sample};
 use crate::network::Network;
-use crate::sampling;
 use crate::source;
 use crate::support::display::Output;
 use crate::support::ranks;
 use crate::training::{self, Run, Trained};
-use crate::vocabulary::{self, Vocabulary};
-use headroom_finetune::model::{Config, peft};
+use crate::vocabulary::Vocabulary;
+use headroom_finetune::model::{Config, INDEX, WEIGHTS, peft};
 
 /// Longest samples where nothing else is asked and the model allows it.
 const CONTEXT: usize = 512;
@@ -35,14 +33,25 @@ pub fn finetune(
     let folder = source::find(&arguments.model, group)?;
     let config = Config::read(&folder)?;
     let vocabulary = Vocabulary::open(&folder, &config)?;
-    let context = context(arguments, &config)?;
+    let most = config.max_position_embeddings;
+    let context = arguments.data.context.unwrap_or(most.min(CONTEXT));
+    ensure!(
+        context <= most,
+        "--context {context} is too long: this model has been made for at most {most} tokens"
+    );
     let data = Data::read(&arguments.data, &vocabulary, context)?;
-    let steps = steps(arguments, data.learned.len());
-    let mut run = arguments.described(steps);
-    run.push(data.checksum());
-    compare(arguments, &run, group)?;
+    let of_epoch = data.learned.len().div_ceil(arguments.data.batch);
+    let of_epochs = of_epoch.saturating_mul(arguments.training.epochs);
+    let steps = arguments.training.steps.unwrap_or(of_epochs);
+    let mut described = arguments.described(steps);
+    described.push(data.checksum());
+    let watch = &arguments.watch;
+    let report = ranks::path("--report", &watch.report);
+    let files = [report, ranks::path("--trace", &watch.trace)];
+    ranks::compare(group, &[&described[..], &files].concat())?;
+    let result = &arguments.model.output;
     if group.rank() == 0 {
-        prepare(&arguments.model.output)?;
+        prepare(result)?;
     }
 
     let machine = &arguments.machine;
@@ -56,7 +65,8 @@ pub fn finetune(
         arguments.dtype().as_str(),
         network.describe()
     ))?;
-    let tokens: usize = data.learned.iter().map(Sample::learned).sum();
+    let learned = |sample: &Sample| sample.tokens.len() - sample.given;
+    let tokens: usize = data.learned.iter().map(learned).sum();
     output.say(format!(
         "data: {} samples of at most {context} tokens, {tokens} to learn; {} held out{}",
         data.learned.len(),
@@ -64,49 +74,41 @@ pub fn finetune(
         data.cut
     ))?;
 
-    let still = network.decoder.evaluation();
-    let prompt = match data.held_out.first().or(data.learned.first()) {
-        Some(sample) => sampling::prompt(arguments, &vocabulary, sample)?,
-        None => bail!("there is nothing to continue"),
+    let first = data.held_out.first().or(data.learned.first());
+    let prompt = match &arguments.sampling.prompt {
+        Some(prompt) => [&vocabulary.begin[..], &vocabulary.encode(prompt)?].concat(),
+        None => first.map_or(Vec::new(), Sample::beginning),
     };
-    let shows = arguments.sampling.sample > 0 && output.is_heard && !prompt.is_empty();
+    let most = arguments.sampling.sample;
+    let shows = most > 0 && output.is_heard && !prompt.is_empty();
     let show = |when: &str| -> Result<()> {
-        let text = sampling::sample(&still, &vocabulary, &prompt, arguments)?;
-        output.say(format!("\n{when}:\n{text}\n"))
+        let is_end = |token| vocabulary.ends.contains(&token);
+        let made = network.decoder.generate(&prompt, most, is_end)?;
+        let [given, made] = [vocabulary.decode(&prompt)?, vocabulary.decode(&made)?];
+        output.say(format!("\n{when}:\n{given}▸{}\n", made.trim()))
     };
     if shows {
         show("before")?;
     }
-    let held_out = data.held_out;
-    let save = || match group.rank() {
-        0 => save(arguments, &network, &folder),
-        _ => Ok(()),
-    };
     let run = Run {
         arguments,
         group,
         output,
         memory: &memory,
         network: &network,
-        still: &still,
-        held_out: &held_out,
-        save: &save,
-        described: &run,
+        held_out: &data.held_out,
+        described: &described,
         steps,
         began,
     };
-    let trained = training::train(&run, Arc::new(data.learned))?;
-    if matches!(trained, Trained::Stopped(_)) {
+    let trained = training::train(&run, data.learned)?;
+    if trained.is_break() {
         return Ok(trained);
     }
     if group.rank() == 0 {
-        let what = match &network.lora {
-            Some(_) => "the adapter",
-            None => "the model",
-        };
-        output.say(format!("{}: {what}", arguments.model.output.display()))?;
+        output.say(format!("{}: the result", result.display()))?;
         if shows {
-            network.read_again(&arguments.model.output)?;
+            network.read(result)?;
             show("after, read again from there")?;
         }
     }
@@ -114,78 +116,16 @@ pub fn finetune(
     Ok(trained)
 }
 
-fn save(arguments: &Arguments, network: &Network, folder: &Path) -> Result<()> {
-    let (options, base) = (&arguments.model, folder.display().to_string());
-    // As it was named: an id of the hub stays one.
-    let base = match options.model.as_deref() {
-        Some(name) if !Path::new(name).is_dir() => peft::Base {
-            name,
-            revision: Some(&options.revision),
-        },
-        _ => peft::Base {
-            name: &base,
-            revision: None,
-        },
-    };
-    network
-        .save(&options.output, &base)
-        .and_then(|()| copy_tokenizer(folder, &options.output))
-        .with_context(|| format!("the result is not whole in {}", options.output.display()))
-}
-
-/// The longest sample, within what the model allows.
-fn context(arguments: &Arguments, config: &Config) -> Result<usize> {
-    let most = config.max_position_embeddings;
-    let context = arguments.data.context.unwrap_or(most.min(CONTEXT));
-    ensure!(
-        context <= most,
-        "--context {context} is too long: this model has been made for at most {most} tokens"
-    );
-    Ok(context)
-}
-
-fn steps(arguments: &Arguments, samples: usize) -> usize {
-    let of_epoch = samples.div_ceil(arguments.data.batch);
-    let of_epochs = of_epoch.saturating_mul(arguments.training.epochs);
-    arguments.training.steps.unwrap_or(of_epochs)
-}
-
-/// Fails on every rank if one has other options or data.
-fn compare(arguments: &Arguments, run: &[String], group: &Group) -> Result<()> {
-    let watch = &arguments.watch;
-    let files = [
-        ranks::path("--report", &watch.report),
-        ranks::path("--trace", &watch.trace),
-    ];
-    ranks::compare(group, &[run, &files].concat())
-}
-
 /// Makes the folder, and refuses one that holds a model: it would be lost.
 fn prepare(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let files = [
-        "adapter_model.safetensors",
-        "model.safetensors",
-        "model.safetensors.index.json",
-    ];
+    let files = [peft::WEIGHTS, WEIGHTS, INDEX];
     if let Some(file) = files.iter().find(|file| folder.join(file).exists()) {
         bail!(
             "{} holds {file}: name another folder by `--output`, or remove it",
             folder.display()
         );
-    }
-    Ok(())
-}
-
-/// Copies the tokenizer's files, so that the result can be used alone.
-fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
-    for file in [vocabulary::TOKENIZER].iter().chain(&vocabulary::BESIDE) {
-        let (from, to) = (from.join(file), to.join(file));
-        if from.is_file() {
-            fs::copy(&from, &to)
-                .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-        }
     }
     Ok(())
 }

@@ -8,10 +8,8 @@
 mod arguments;
 mod data;
 mod demonstration;
-mod evaluation;
 mod finetuning;
 mod network;
-mod sampling;
 mod source;
 #[path = "../../../examples/support/mod.rs"]
 mod support;
@@ -55,12 +53,12 @@ fn run(arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
     let output = Output {
         is_heard: group.rank() == 0,
     };
-    let trained = match arguments.is_demonstration() {
-        true => demonstration::run(&arguments, group, output, began)?,
-        false => finetuning::finetune(arguments, group, output, began)?,
+    let trained = match arguments.model.model {
+        None => demonstration::run(&arguments, group, output, began)?,
+        Some(_) => finetuning::finetune(arguments, group, output, began)?,
     };
     match trained {
-        Trained::Stopped(stopped) => Ok(stopped.signal.exit_status() as u8),
-        Trained::Done(done) => done.figures(output).map(|()| 0),
+        Trained::Break(stopped) => Ok(stopped.signal.exit_status() as u8),
+        Trained::Continue(done) => done.figures(output).map(|()| 0),
     }
 }

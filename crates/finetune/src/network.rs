@@ -1,26 +1,29 @@
 //! The model with its parameters: those that are trained, with what moves them, and those that are not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device};
-use candle_headroom::optim::{Group, LossScale, ParamsAdamW};
+use candle_headroom::optim::{Group, LossScale};
 use candle_headroom::{AdamW, LearningRate};
 use candle_nn::{VarBuilder, VarMap};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, ModelOptions};
+use crate::vocabulary;
 use headroom_finetune::model::{
     Config, Decoder, Lora, initialize, load_into, open_weights, peft, save_model,
 };
 
 pub struct Network {
-    pub config: Config,
+    /// Of the model that it began with.
+    folder: PathBuf,
+    config: Config,
     /// `None` where all parameters are trained.
-    pub lora: Option<Lora>,
+    lora: Option<Lora>,
     /// The trained parameters.
-    pub trained: VarMap,
+    trained: VarMap,
     pub decoder: Decoder,
 }
 
@@ -32,46 +35,64 @@ impl Network {
         folder: &Path,
         device: &Device,
     ) -> Result<Self> {
-        let (lora, trained, dtype) = (lora(arguments)?, VarMap::new(), arguments.dtype());
-        // An adapter's matrices are f32, whatever the base is.
+        let (options, trained, dtype) = (&arguments.lora, VarMap::new(), arguments.dtype());
+        let lora = match &options.adapter {
+            _ if options.full => None,
+            None => Some(options.new_adapter()),
+            Some(folder) => {
+                let read = peft::read_options(folder);
+                Some(read.with_context(|| format!("`--adapter {}`", folder.display()))?)
+            }
+        };
         let vars = |dtype| VarBuilder::from_varmap(&trained, dtype, device);
         let decoder = match &lora {
             None => Decoder::new(&config, vars(dtype), None)?,
+            // An adapter's matrices are f32, whatever the base is.
             Some(lora) => {
                 let base = open_weights(folder, dtype, device)?;
                 Decoder::new(&config, base, Some((lora, vars(DType::F32))))?
             }
         };
-        match (&lora, &arguments.lora.adapter) {
-            (None, _) => load_into(&trained, folder)?,
-            (_, Some(adapter)) => peft::load_into(adapter, &trained)?,
-            (_, None) => {
-                let mut rng = StdRng::seed_from_u64(arguments.training.seed);
-                initialize(&trained, config.initializer_range, &mut rng)?;
-            }
-        }
-        Ok(Self {
+        let network = Self {
+            folder: folder.to_owned(),
             config,
             lora,
             trained,
             decoder,
-        })
-    }
-
-    /// Saves what was trained.
-    pub fn save(&self, folder: &Path, base: &peft::Base) -> Result<()> {
-        match &self.lora {
-            Some(lora) => peft::save(folder, base, lora, &self.trained, &self.config),
-            None => save_model(folder, &self.config, &self.trained),
+        };
+        match &options.adapter {
+            None if !options.full => {
+                let mut rng = StdRng::seed_from_u64(arguments.training.seed);
+                initialize(&network.trained, network.config.initializer_range, &mut rng)?;
+            }
+            adapter => network.read(adapter.as_deref().unwrap_or(folder))?,
         }
+        Ok(network)
     }
 
-    /// Sets what was trained to what was saved: no second model is in memory.
-    pub fn read_again(&self, folder: &Path) -> Result<()> {
+    /// Sets what is trained to what is in a folder: no second model is in memory.
+    pub fn read(&self, folder: &Path) -> Result<()> {
         match &self.lora {
             Some(_) => peft::load_into(folder, &self.trained),
             None => load_into(&self.trained, folder),
         }
+    }
+
+    /// Saves what was trained, with the tokenizer, so that the result can be used alone.
+    pub fn save(&self, options: &ModelOptions) -> Result<()> {
+        let (output, folder) = (&options.output, self.folder.display().to_string());
+        // As it was named: an id of the hub stays one.
+        let base = match options.model.as_deref() {
+            Some(name) if !Path::new(name).is_dir() => (name, Some(&*options.revision)),
+            _ => (&*folder, None),
+        };
+        let saved = match &self.lora {
+            Some(lora) => peft::save(output, base, lora, &self.trained),
+            None => save_model(output, &self.config, &self.trained),
+        };
+        saved
+            .and_then(|()| vocabulary::copy(&self.folder, output))
+            .with_context(|| format!("the result is not whole in {}", output.display()))
     }
 
     /// What is trained, in words.
@@ -90,16 +111,12 @@ impl Network {
     /// AdamW, whose weight decay leaves norms and biases alone.
     pub fn optimizer(&self, arguments: &Arguments, rates: &LearningRate) -> Result<AdamW> {
         let options = &arguments.training;
-        let params = ParamsAdamW {
-            lr: rates.at(0),
-            weight_decay: options.weight_decay,
-            ..ParamsAdamW::default()
-        };
         let trained = Group::from(&self.trained);
         let (matrices, others) = trained.partition(|_, var| var.rank() > 1);
         let mut builder = AdamW::builder(matrices)
             .group(others.weight_decay(0.))
-            .params(params)
+            .learning_rate(rates.at(0))
+            .weight_decay(options.weight_decay)
             .moments(arguments.machine.moments);
         if options.clip > 0. {
             builder = builder.clip_norm(options.clip);
@@ -114,22 +131,4 @@ impl Network {
         }
         Ok(builder.build()?)
     }
-}
-
-/// The options of the adapter; `None` with `--full`.
-fn lora(arguments: &Arguments) -> Result<Option<Lora>> {
-    let options = &arguments.lora;
-    if options.full {
-        return Ok(None);
-    }
-    if let Some(folder) = &options.adapter {
-        let read = peft::read_options(folder).map(Some);
-        return read.with_context(|| format!("`--adapter {}`", folder.display()));
-    }
-    Ok(Some(Lora {
-        rank: options.lora_rank,
-        alpha: options.lora_alpha,
-        targets: options.lora_targets.clone(),
-        dropout: options.lora_dropout,
-    }))
 }

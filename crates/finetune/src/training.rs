@@ -1,16 +1,16 @@
 //! The loop.
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::Result;
+use candle_core::DType;
 use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
-use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Error};
 
 use crate::arguments::Arguments;
 use crate::data::{self, Sample};
-use crate::evaluation::Evaluation;
 use crate::network::Network;
 use crate::support::display::{Course, Output, Progress};
 use crate::support::saving::Saving;
@@ -24,11 +24,7 @@ pub struct Run<'a> {
     pub output: Output,
     pub memory: &'a DeviceMemory,
     pub network: &'a Network,
-    /// The same decoder for evaluation.
-    pub still: &'a Decoder,
     pub held_out: &'a [Sample],
-    /// Saves the result. All ranks call it.
-    pub save: &'a dyn Fn() -> Result<()>,
     /// The options that a resumed run must have again.
     pub described: &'a [String],
     pub steps: usize,
@@ -36,28 +32,20 @@ pub struct Run<'a> {
 }
 
 /// How a run ended.
-pub enum Trained {
-    Stopped(Stopped),
-    Done(Done),
-}
+pub type Trained = ControlFlow<Stopped, Done>;
 
 /// The numbers of a whole run.
 pub struct Done {
     /// `None` if nothing was left to do.
     progress: Option<Progress>,
-    /// Before and after; `None` if no samples are held out.
-    evaluations: Option<[Evaluation; 2]>,
+    /// Of the held-out samples before and after, if there are any.
+    losses: Option<[f64; 2]>,
 }
 
 /// Trains until all steps are done, or a signal comes.
-pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
-    let Run {
-        arguments,
-        group,
-        output,
-        ..
-    } = *run;
-    let device = run.memory.device();
+pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
+    let (arguments, group, output) = (run.arguments, run.group, run.output);
+    let (device, decoder) = (run.memory.device(), &run.network.decoder);
     let (batch, seed) = (arguments.data.batch, arguments.training.seed);
     let rates = arguments.learning_rate(run.steps)?;
     let watching = Watching::begin(&arguments.watch, arguments.machine.device.ordinal(), group)?;
@@ -74,46 +62,11 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     if arguments.machine.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let loader = data::load(&samples, batch, seed, group)?;
-    let (mut saving, mut loader) = Saving::open(
-        &arguments.save,
-        run.described,
-        group,
-        output,
-        &mut trainer,
-        loader,
-    )?;
-    let evaluate = |trainer: &mut AdaptiveTrainer<AdamW>, say: &dyn Fn(String) -> Result<()>| {
-        if run.held_out.is_empty() {
-            return Ok(None);
-        }
-        let samples = batch.saturating_mul(4);
-        let evaluation = Evaluation::of(run.still, run.held_out, samples, trainer, group)?;
-        say(format!("after {} updates: {evaluation}", trainer.updates()))?;
-        anyhow::Ok(Some(evaluation))
-    };
-    let say = |line: String| output.say(line);
-    let before = evaluate(&mut trainer, &say)?;
+    let loader = data::load(samples, batch, seed, group)?;
+    let (save, described) = (&arguments.save, run.described);
+    let (mut saving, mut loader) =
+        Saving::open(save, described, group, output, &mut trainer, loader)?;
     let done = trainer.updates();
-    let title = format!("finetune, batches of {batch} samples");
-    let files = || watching.finish(&arguments.watch, &title, group);
-    if done >= run.steps as u64 {
-        (run.save)()?;
-        files()?.into_iter().try_for_each(say)?;
-        let option = match arguments.lora.full {
-            true => "--model",
-            false => "--adapter",
-        };
-        output.say(format!(
-            "the run is complete, all {done} steps are done; begin another from its result by `{option} {}`",
-            arguments.model.output.display()
-        ))?;
-        let evaluations = before.map(|before| [before; 2]);
-        return Ok(Trained::Done(Done {
-            progress: None,
-            evaluations,
-        }));
-    }
     let course = Course {
         steps: run.steps,
         done,
@@ -122,16 +75,24 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         began: run.began,
     };
     let mut progress = Progress::new(output, course)?;
+    let still = decoder.evaluation();
+    let before = evaluate(run, &still, &mut trainer, &progress)?;
+    let left = run.steps.saturating_sub(done as usize);
+    if left == 0 {
+        let is_whole = arguments.lora.full;
+        let option = if is_whole { "--model" } else { "--adapter" };
+        progress.say(format!(
+            "the run is complete, all {done} steps are done; begin another from its result by `{option} {}`",
+            arguments.model.output.display()
+        ))?;
+    }
     let mut train = || -> Result<Option<Stopped>> {
-        let left = run.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
             let rate = rates.at(trainer.updates());
             trainer.optimizer_mut().set_learning_rate(rate);
             // Only the micro-batch's tokens move to the device. Targets stay: there they are counted without waiting for it.
             let report = trainer.step(batch, |(tokens, targets), _| {
-                run.network
-                    .decoder
-                    .loss_sum(&tokens.to_device(device)?, &targets, None)
+                decoder.loss_sum(&tokens.to_device(device)?, &targets)
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
@@ -144,39 +105,89 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
             }
             let is_due = |every: u64| trainer.updates().is_multiple_of(every);
             if step + 1 < left && arguments.training.eval_every.is_some_and(is_due) {
-                evaluate(&mut trainer, &|line| progress.say(line))?;
+                evaluate(run, &still, &mut trainer, &progress)?;
             }
         }
         // Before all that can fail too.
-        (run.save)()?;
-        saving.finish(&trainer)?;
-        progress.finish(trainer.plan())?;
+        if group.rank() == 0 {
+            run.network.save(&arguments.model)?;
+        }
+        if left > 0 {
+            saving.finish(&trainer)?;
+            progress.finish(trainer.plan())?;
+        }
         Ok(None)
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
-    let files = files();
+    let title = format!("finetune, batches of {batch} samples");
+    let files = watching.finish(&arguments.watch, &title, group);
     let stopped = trained?;
-    files?.into_iter().try_for_each(say)?;
+    files?.into_iter().try_for_each(|line| output.say(line))?;
+    progress.clear();
     if let Some(stopped) = stopped {
-        progress.clear();
         output.say(saving.line(&stopped))?;
-        return Ok(Trained::Stopped(stopped));
+        return Ok(Trained::Break(stopped));
     }
-    let after = evaluate(&mut trainer, &say)?;
-    let evaluations = before.zip(after).map(|(before, after)| [before, after]);
-    Ok(Trained::Done(Done {
-        progress: Some(progress),
-        evaluations,
+    let after = match left {
+        0 => before,
+        _ => evaluate(run, &still, &mut trainer, &progress)?,
+    };
+    Ok(Trained::Continue(Done {
+        progress: (left > 0).then_some(progress),
+        losses: before.zip(after).map(|(before, after)| [before, after]),
     }))
+}
+
+/// The mean loss of the learned tokens of held-out samples in nats, if there are any, in batches that fit. All ranks call it, and each computes
+/// its part. The decoder keeps no graph.
+fn evaluate(
+    run: &Run,
+    decoder: &Decoder,
+    trainer: &mut AdaptiveTrainer<AdamW>,
+    progress: &Progress,
+) -> Result<Option<f64>> {
+    if run.held_out.is_empty() {
+        return Ok(None);
+    }
+    let mut sorted: Vec<_> = run.held_out.iter().collect();
+    sorted.sort_by_key(|sample| sample.tokens.len());
+    let (rank, ranks) = (run.group.rank(), run.group.size());
+    let batches = sorted.chunks(run.arguments.data.batch * 4);
+    let sums = || -> candle_headroom::Result<Vec<[f64; 2]>> {
+        let mut sums = Vec::new();
+        for samples in batches.skip(rank).step_by(ranks) {
+            let batch = data::collate(samples).map_err(Error::external)?;
+            let processed = trainer.evaluate(&batch, |(tokens, targets), _| {
+                let loss = decoder.loss_sum(&tokens.to_device(decoder.device())?, &targets)?;
+                let sum = loss.value.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+                Ok([f64::from(sum), loss.weight])
+            })?;
+            sums.extend(processed.results);
+        }
+        Ok(sums)
+    };
+    // Of all ranks in their order, and also where a loss is not finite.
+    let (mut loss, mut tokens) = (0., 0.);
+    for [of_chunk, weight] in run.group.collect(sums())? {
+        loss += of_chunk;
+        tokens += weight;
+    }
+    loss /= tokens;
+    progress.say(format!(
+        "after {} updates: loss {loss:.4}, perplexity {:.2} on {tokens} held-out tokens",
+        trainer.updates(),
+        loss.exp()
+    ))?;
+    Ok(Some(loss))
 }
 
 impl Done {
     /// Prints the numbers for programs.
     pub fn figures(&self, output: Output) -> Result<()> {
-        if let Some([before, after]) = &self.evaluations {
-            for (name, evaluation) in [("before", before), ("after", after)] {
-                let perplexity = evaluation.perplexity();
+        if let Some([before, after]) = self.losses {
+            for (name, loss) in [("before", before), ("after", after)] {
+                let perplexity = loss.exp();
                 output.say(format!(
                     "figure: finetune/perplexity_{name} = {perplexity:.3} tokens"
                 ))?;

@@ -1,8 +1,9 @@
 //! Text as tokens, and back.
 
+use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, ensure};
 use tokenizers::{Encoding, Tokenizer};
 
 use headroom_finetune::model::Config;
@@ -21,30 +22,31 @@ pub const BESIDE: [&str; 5] = [
 pub struct Vocabulary {
     tokenizer: Tokenizer,
     /// What the tokenizer puts before each text, such as `<s>`.
-    begin: Vec<u32>,
+    pub begin: Vec<u32>,
     /// Tokens that end a text; the first one is learned.
-    ends: Vec<u32>,
+    pub ends: Vec<u32>,
 }
 
 impl Vocabulary {
     /// Reads the tokenizer of a model.
     pub fn open(folder: &Path, config: &Config) -> Result<Self> {
         let path = folder.join(TOKENIZER);
-        let mut tokenizer = Tokenizer::from_file(&path)
-            .map_err(|error| anyhow!("cannot read {}: {error}", path.display()))?;
+        let unread = |error| {
+            let hint = "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes it";
+            anyhow!("cannot read {}, {hint}: {error}", path.display())
+        };
+        let mut tokenizer = Tokenizer::from_file(&path).map_err(unread)?;
         // Settings of whoever saved it.
         tokenizer.with_padding(None);
-        let untruncated = tokenizer.with_truncation(None);
-        untruncated.map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        tokenizer.with_truncation(None).map_err(unread)?;
         let largest = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
-        if largest as usize >= config.vocab_size {
-            bail!(
-                "{} has tokens up to {largest}, the model in {} has {}: take the tokenizer of this model",
-                path.display(),
-                folder.display(),
-                config.vocab_size
-            );
-        }
+        ensure!(
+            (largest as usize) < config.vocab_size,
+            "{} has tokens up to {largest}, the model in {} has {}: take the tokenizer of this model",
+            path.display(),
+            folder.display(),
+            config.vocab_size
+        );
         let mut own = Self {
             tokenizer,
             begin: Vec::new(),
@@ -62,14 +64,6 @@ impl Vocabulary {
         let mut parts = whole.windows(plain.len().max(1));
         let before = parts.position(|ids| ids == plain);
         Ok(whole[..before.unwrap_or(0)].to_vec())
-    }
-
-    pub fn begin(&self) -> &[u32] {
-        &self.begin
-    }
-
-    pub fn is_end(&self, token: u32) -> bool {
-        self.ends.contains(&token)
     }
 
     /// The tokens of a text alone.
@@ -100,4 +94,16 @@ impl Vocabulary {
         let text = self.tokenizer.decode(tokens, true);
         text.map_err(|error| anyhow!("{error}"))
     }
+}
+
+/// Copies the tokenizer's files from one folder to another.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    for file in [TOKENIZER].iter().chain(&BESIDE) {
+        let (from, to) = (from.join(file), to.join(file));
+        if from.is_file() {
+            fs::copy(&from, &to)
+                .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        }
+    }
+    Ok(())
 }

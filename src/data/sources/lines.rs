@@ -162,7 +162,11 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
         let message = error.to_string();
         let message = message.strip_suffix(&place).unwrap_or(&message);
         let offset = line.start + column.saturating_sub(1) as u64;
-        let problem = format!("line {}, column {column}: {message}", line.number);
+        let problem = match column {
+            // Of the value as a whole: its type refuses it.
+            0 => format!("line {}: {message}", line.number),
+            _ => format!("line {}, column {column}: {message}", line.number),
+        };
         DataError::file(self.index.path(), offset, problem)
     }
 }

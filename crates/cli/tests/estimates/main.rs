@@ -115,7 +115,7 @@ impl Case {
         let mut step = || {
             trainer.step(&batch, |(x, y), _| {
                 if without_logits {
-                    return Ok(Loss::from(decoder.loss_sum(&x, &y, None)?));
+                    return Ok(Loss::from(decoder.loss_sum(&x, &y)?));
                 }
                 let logits = decoder.forward(&x)?.flatten_to(1)?;
                 Ok(loss::cross_entropy(&logits, &y.flatten_all()?)?.into())
@@ -197,18 +197,22 @@ fn biases_are_counted() -> candle_headroom::Result<()> {
     assert_agrees("qwen2", &case, 4)
 }
 
+fn lora(rank: usize, targets: &[&str]) -> Lora {
+    Lora {
+        rank,
+        alpha: 16.,
+        targets: targets.iter().map(ToString::to_string).collect(),
+        dropout: 0.,
+    }
+}
+
 #[test]
 fn adapters_take_what_the_program_says() -> candle_headroom::Result<()> {
     let _alone = alone();
     let mut case = Case::new();
-    case.lora = Some(Lora::default());
+    case.lora = Some(lora(8, &["all-linear"]));
     assert_agrees("lora", &case, 8)?;
-    let targets = ["q_proj", "v_proj"].map(str::to_owned).to_vec();
-    case.lora = Some(Lora {
-        rank: 4,
-        targets,
-        ..Lora::default()
-    });
+    case.lora = Some(lora(4, &["q_proj", "v_proj"]));
     assert_agrees("lora_of_two", &case, 8)
 }
 
@@ -218,6 +222,6 @@ fn half_types_take_what_the_program_says() -> candle_headroom::Result<()> {
     let mut case = Case::new();
     (case.dtype, case.config.num_hidden_layers) = (DType::BF16, 3);
     assert_agrees("bf16", &case, 8)?;
-    case.lora = Some(Lora::default());
+    case.lora = Some(lora(8, &["all-linear"]));
     assert_agrees("bf16_lora", &case, 8)
 }

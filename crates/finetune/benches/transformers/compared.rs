@@ -79,7 +79,7 @@ impl Expected {
             self.get("targets")?,
         );
         let logits = trained.decoder.forward(tokens)?;
-        let loss = trained.decoder.loss_sum(tokens, targets, None)?.value;
+        let loss = trained.decoder.loss_sum(tokens, targets)?.value;
         let gradients = loss.backward()?;
         let of_logits = largest_difference(&logits, self.get(&format!("{kind}.logits"))?)?;
         let of_loss = largest_difference(&loss, self.get(&format!("{kind}.loss"))?)?;

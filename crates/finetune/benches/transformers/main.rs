@@ -54,11 +54,7 @@ fn compare(case: &Path) -> Result<()> {
     let lora = peft::read_options(&adapter)?;
     let name = case.to_str().context("the path is no text")?;
     let folder = ours.join("adapter");
-    let base = peft::Base {
-        name,
-        revision: None,
-    };
-    peft::save(&folder, &base, &lora, &trained.vars, &trained.config)?;
+    peft::save(&folder, (name, None), &lora, &trained.vars)?;
     candle_core::safetensors::save(&logits, ours.join("logits.safetensors"))?;
     Ok(())
 }

@@ -28,7 +28,7 @@ pub fn run(folder: &Path, what: &str, sizes: [&str; 2]) -> Result<()> {
         line?;
         fs::write("/proc/self/clear_refs", "5")?;
         let began = Instant::now();
-        let loss = trained.decoder.loss_sum(&tokens, &targets, None)?;
+        let loss = trained.decoder.loss_sum(&tokens, &targets)?;
         let gradients = loss.value.backward()?;
         let missing = trained.vars.all_vars();
         let missing = missing.iter().any(|var| gradients.get(var).is_none());

@@ -1,13 +1,11 @@
 //! Files as batches of tokens.
 
-mod batches;
 mod records;
 mod samples;
 
 use anyhow::{Result, ensure};
-pub use batches::{collate, load};
 use crc32fast::Hasher;
-pub use samples::Sample;
+pub use samples::{Sample, collate, load};
 
 use crate::arguments::DataOptions;
 use crate::vocabulary::Vocabulary;
@@ -42,11 +40,10 @@ impl Data {
             options.eval.is_empty() || !held_out.is_empty(),
             "the files of --eval hold too little text to evaluate on: name more"
         );
-        let cut = cut.to_string();
         Ok(Self {
             learned,
             held_out,
-            cut,
+            cut: cut.to_string(),
         })
     }
 

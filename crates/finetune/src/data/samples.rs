@@ -1,12 +1,26 @@
-//! Records as tokens.
+//! Records as tokens, and as tensors.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use anyhow::Result;
+use candle_core::Tensor;
+use candle_headroom::data::{Dataset, Loader, Pad};
+use candle_headroom::distributed::Group;
+use candle_headroom::error::BoxedError;
 use rayon::prelude::*;
 
 use super::records::Record;
 use crate::vocabulary::Vocabulary;
+
+/// The target of a token that is not learned.
+const IGNORED: i64 = -100;
+
+/// Batches whose samples are sorted by length, so that little is padded.
+const SORTED: usize = 16;
+
+/// Most tokens of a text that are continued.
+const BEGINNING: usize = 16;
 
 /// Tokens, of which all but the first ones are learned.
 #[derive(Debug, Clone)]
@@ -17,9 +31,11 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The number of tokens that are learned.
-    pub fn learned(&self) -> usize {
-        self.tokens.len() - self.given
+    /// The tokens that a text may be continued from: the prompt, or the first ones of a text.
+    pub fn beginning(&self) -> Vec<u32> {
+        let of_text = BEGINNING.min(self.tokens.len() - 1);
+        let given = if self.given > 1 { self.given } else { of_text };
+        self.tokens[..given].to_vec()
     }
 }
 
@@ -49,7 +65,7 @@ pub fn encode(
         match record.prompt {
             None => stream.extend(tokens),
             Some(_) => {
-                let begin = vocabulary.begin().len();
+                let begin = vocabulary.begin.len();
                 samples.extend(cut.fit(tokens, (begin, given), most));
             }
         }
@@ -93,15 +109,65 @@ impl Cut {
 /// Nothing, if all samples fit.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.prompts > 0 {
-            write!(f, "; prompts without their beginning: {}", self.prompts)?;
-        }
-        if self.completions > 0 {
-            write!(f, "; completions without their end: {}", self.completions)?;
-        }
-        if self.pairs > 0 {
-            write!(f, "; pairs with nothing to learn: {}", self.pairs)?;
-        }
-        Ok(())
+        let counts = [
+            ("prompts without their beginning", self.prompts),
+            ("completions without their end", self.completions),
+            ("pairs with nothing to learn", self.pairs),
+        ];
+        let mut found = counts.into_iter().filter(|(_, count)| *count > 0);
+        found.try_for_each(|(what, count)| write!(f, "; {what}: {count}"))
     }
+}
+
+/// Tokens as u32, and the next tokens as i64; each `(samples, time)`.
+pub type Batch = (Tensor, Tensor);
+
+struct Samples(Vec<Sample>);
+
+impl Dataset for Samples {
+    type Sample = Sample;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Sample, BoxedError> {
+        Ok(self.0.get(index).ok_or("no such sample")?.clone())
+    }
+
+    fn cost(&self, index: usize) -> usize {
+        self.0.get(index).map_or(1, |sample| sample.tokens.len())
+    }
+}
+
+/// Loads this rank's part of batches of so many samples.
+pub fn load(samples: Vec<Sample>, batch: usize, seed: u64, group: &Group) -> Result<Loader<Batch>> {
+    let batch = batch.min(samples.len());
+    let builder = Loader::builder(Samples(samples), |samples| collate(&samples))
+        .batch(batch)
+        .sort_by_cost(batch.saturating_mul(SORTED))
+        .group(group)
+        .name("the data")
+        .shuffle(seed);
+    Ok(builder.endless().build()?)
+}
+
+/// Pads samples at their ends. No token sees what comes after it, so no mask is needed.
+pub fn collate(samples: &[impl Borrow<Sample>]) -> Result<Batch, BoxedError> {
+    let samples = samples.iter().map(Borrow::borrow);
+    let inputs = samples.clone().map(|sample: &Sample| {
+        let seen = sample.tokens.len().saturating_sub(1);
+        &sample.tokens[..seen]
+    });
+    let targets = samples.map(|sample| {
+        let next = sample.tokens.iter().enumerate().skip(1);
+        let next = next.map(|(place, token)| match place < sample.given {
+            true => IGNORED,
+            false => i64::from(*token),
+        });
+        next.collect::<Vec<_>>()
+    });
+    let inputs = Pad::new(0u32).sequences(inputs.collect())?;
+    let targets = Pad::new(IGNORED).sequences(targets.collect())?;
+    Ok((inputs.values, targets.values))
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::DType;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::rope::{RopeScaling, rope};
@@ -19,7 +19,7 @@ const LARGEST: usize = 1 << 24;
 const MOST_LAYERS: usize = 1 << 10;
 
 /// Decoders of one shape, which differ in biases, norms of heads and windows. Their `model_type`s are the names in lower case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     /// Llama 2 and 3, SmolLM and others of this `model_type`.
@@ -30,27 +30,14 @@ pub enum Family {
 }
 
 impl Family {
-    fn named(name: &str) -> Result<Self> {
-        let all = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
-        let names = all.map(|family| format!("{family:?}").to_lowercase());
-        let place = names.iter().position(|known| known == name);
-        let found = place.and_then(|place| all.get(place).copied());
-        let names = names.join(", ");
-        found.with_context(|| format!("`model_type` is `{name}`, supported are {names}"))
-    }
-
-    /// Options that transformers does not know of this family.
-    fn unknown(self) -> &'static [&'static str] {
-        match self {
-            Self::Llama => &["sliding_window", "use_sliding_window", "max_window_layers"],
-            Self::Mistral => &[
-                "attention_bias",
-                "mlp_bias",
-                "use_sliding_window",
-                "max_window_layers",
-            ],
-            Self::Qwen2 => &["attention_bias", "mlp_bias"],
-            Self::Qwen3 => &["mlp_bias"],
+    /// Whether transformers has an option in this family.
+    fn knows(self, option: &str) -> bool {
+        match option {
+            "attention_bias" => matches!(self, Self::Llama | Self::Qwen3),
+            "mlp_bias" => self == Self::Llama,
+            "sliding_window" => self != Self::Llama,
+            "use_sliding_window" | "max_window_layers" => matches!(self, Self::Qwen2 | Self::Qwen3),
+            _ => true,
         }
     }
 }
@@ -119,15 +106,14 @@ impl Config {
     /// Reads and checks a folder's `config.json`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(CONFIG);
-        let in_file = || format!("cannot read {}", path.display());
-        let text = fs::read_to_string(&path).with_context(in_file)?;
-        let config = Fields::parse(&text).and_then(|fields| Self::of(&fields));
-        config.with_context(in_file)
+        let read = || Self::of(&serde_json::from_str(&fs::read_to_string(&path)?)?);
+        read().with_context(|| format!("cannot read {}", path.display()))
     }
 
     fn of(fields: &Fields) -> Result<Self> {
-        let family = Family::named(&fields.required::<String>("model_type")?)?;
+        let family: Family = fields.required("model_type")?;
         fields.check()?;
+        let flag = |name| anyhow::Ok(family.knows(name) && fields.flag(name)?);
         let hidden_size = fields.required("hidden_size")?;
         let heads = fields.required::<usize>("num_attention_heads")?;
         // transformers has other defaults for the other families, which no published model leaves out.
@@ -158,12 +144,8 @@ impl Config {
             rope_theta,
             rope_scaling,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
-            attention_bias: match family {
-                Family::Qwen2 => true,
-                Family::Mistral => false,
-                Family::Llama | Family::Qwen3 => fields.flag("attention_bias")?,
-            },
-            mlp_bias: family == Family::Llama && fields.flag("mlp_bias")?,
+            attention_bias: family == Family::Qwen2 || flag("attention_bias")?,
+            mlp_bias: flag("mlp_bias")?,
             sliding_window,
             max_window_layers,
             initializer_range: fields.optional("initializer_range")?.unwrap_or(0.02),
@@ -177,33 +159,27 @@ impl Config {
 
     /// Refuses sizes that no decoder can have.
     pub fn check(&self) -> Result<()> {
-        for (name, size) in [
-            ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
-            ("num_hidden_layers", self.num_hidden_layers),
-            ("num_attention_heads", self.num_attention_heads),
-            ("num_key_value_heads", self.num_key_value_heads),
-            ("head_dim", self.head_dim),
-            ("max_position_embeddings", self.max_position_embeddings),
-            ("sliding_window", self.sliding_window.unwrap_or(1)),
+        let (heads, key_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        let (width, size) = (self.head_dim, self.vocab_size);
+        let queries = heads.saturating_mul(width);
+        let (positions, window) = (self.max_position_embeddings, self.sliding_window);
+        for (name, size, most) in [
+            ("`vocab_size`", size, LARGEST),
+            ("`hidden_size`", self.hidden_size, LARGEST),
+            ("`intermediate_size`", self.intermediate_size, LARGEST),
+            ("`num_hidden_layers`", self.num_hidden_layers, MOST_LAYERS),
+            ("`num_attention_heads`", heads, LARGEST),
+            ("`num_key_value_heads`", key_heads, LARGEST),
+            ("`head_dim`", width, LARGEST),
+            ("heads times `head_dim`", queries, LARGEST),
+            ("`max_position_embeddings`", positions, LARGEST),
+            ("`sliding_window`", window.unwrap_or(1), LARGEST),
         ] {
-            ensure!(size > 0, "`{name}` must be at least 1, got 0");
             ensure!(
-                size <= LARGEST,
-                "`{name}` must be at most {LARGEST}, got {size}"
+                (1..=most).contains(&size),
+                "{name} must be 1 to {most}, got {size}"
             );
         }
-        let (heads, key_heads) = (self.num_attention_heads, self.num_key_value_heads);
-        let (layers, width, size) = (self.num_hidden_layers, self.head_dim, self.vocab_size);
-        ensure!(
-            layers <= MOST_LAYERS,
-            "`num_hidden_layers` must be at most {MOST_LAYERS}, got {layers}"
-        );
-        ensure!(
-            self.query_width() <= LARGEST,
-            "`num_attention_heads` ({heads}) times `head_dim` ({width}) must be at most {LARGEST}"
-        );
         for end in &self.eos_token_ids {
             ensure!(
                 (*end as usize) < size,
@@ -218,41 +194,26 @@ impl Config {
             width.is_multiple_of(2),
             "`head_dim` must be even, got {width}"
         );
-        for (name, value) in [
-            ("rms_norm_eps", self.rms_norm_eps),
-            ("rope_theta", self.rope_theta),
-        ] {
-            ensure!(value > 0., "`{name}` must be positive, got {value}");
-        }
+        let (eps, theta) = (self.rms_norm_eps, self.rope_theta);
+        ensure!(eps > 0., "`rms_norm_eps` must be positive, got {eps}");
+        ensure!(theta > 0., "`rope_theta` must be positive, got {theta}");
         Ok(())
     }
 
-    /// Writes `config.json` into a folder, which is made if it is missing, as transformers reads it. `dtype` is that of the parameters.
+    /// Writes `config.json` into a folder, which is made if it is missing, under the names that all versions of transformers read. `dtype`
+    /// is that of the parameters.
     pub fn save(&self, folder: &Path, dtype: Option<DType>) -> Result<()> {
-        write_json(folder, CONFIG, &self.to_json(dtype)?)
-    }
-
-    /// Under the names that all versions of transformers read.
-    fn to_json(&self, dtype: Option<DType>) -> Result<Value> {
         let mut json = serde_json::to_value(self)?;
-        let eos = match self.eos_token_ids.as_slice() {
+        json["architectures"] = json!([format!("{:?}ForCausalLM", self.model_type)]);
+        json["hidden_act"] = json!("silu");
+        json["attention_dropout"] = json!(0.);
+        json["use_cache"] = json!(true);
+        json["use_sliding_window"] = json!(self.sliding_window.is_some());
+        json["eos_token_id"] = match self.eos_token_ids.as_slice() {
             [] => Value::Null,
             [one] => json!(one),
             several => json!(several),
         };
-        for (name, value) in [
-            (
-                "architectures",
-                json!([format!("{:?}ForCausalLM", self.model_type)]),
-            ),
-            ("hidden_act", json!("silu")),
-            ("attention_dropout", json!(0.)),
-            ("use_cache", json!(true)),
-            ("use_sliding_window", json!(self.sliding_window.is_some())),
-            ("eos_token_id", eos),
-        ] {
-            json[name] = value;
-        }
         if let Some(dtype) = dtype {
             json["torch_dtype"] = json!(match dtype {
                 DType::F16 => "float16",
@@ -262,41 +223,30 @@ impl Config {
             });
         }
         if let Value::Object(fields) = &mut json {
-            fields.retain(|name, _| !self.model_type.unknown().contains(&name.as_str()));
+            fields.retain(|name, _| self.model_type.knows(name));
         }
-        Ok(json)
+        write_json(folder, CONFIG, &json)
     }
 
     /// The number of parameters; those of a tied layer count once.
     pub fn parameters(&self) -> usize {
-        let hidden = self.hidden_size;
-        let (q, kv) = (self.query_width(), self.key_width());
-        let linear = |inputs: usize, outputs: usize, has_bias: bool| {
-            inputs * outputs + if has_bias { outputs } else { 0 }
-        };
-        let attention = linear(hidden, q, self.attention_bias)
-            + 2 * linear(hidden, kv, self.attention_bias)
-            + linear(q, hidden, self.output_bias());
-        let mlp = 2 * linear(hidden, self.intermediate_size, self.mlp_bias)
-            + linear(self.intermediate_size, hidden, self.mlp_bias);
-        let of_heads = if self.norms_heads() {
-            2 * self.head_dim
-        } else {
-            0
-        };
-        let norms = 2 * hidden + of_heads;
-        let tables = if self.tie_word_embeddings { 1 } else { 2 };
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        let (q, kv) = self.widths();
+        let matrices = hidden * (2 * q + 2 * kv + 3 * inner);
+        let biases = usize::from(self.attention_bias) * (q + 2 * kv)
+            + usize::from(self.output_bias()) * hidden
+            + usize::from(self.mlp_bias) * (2 * inner + hidden);
+        let norms = 2 * hidden + usize::from(self.norms_heads()) * 2 * self.head_dim;
+        let tables = 2 - usize::from(self.tie_word_embeddings);
         tables * self.vocab_size * hidden
-            + self.num_hidden_layers * (attention + mlp + norms)
+            + self.num_hidden_layers * (matrices + biases + norms)
             + hidden
     }
 
-    pub fn query_width(&self) -> usize {
-        self.num_attention_heads * self.head_dim
-    }
-
-    pub fn key_width(&self) -> usize {
-        self.num_key_value_heads * self.head_dim
+    /// Of all queries, and of all keys, of a token.
+    pub fn widths(&self) -> (usize, usize) {
+        let [queries, keys] = [self.num_attention_heads, self.num_key_value_heads];
+        (queries * self.head_dim, keys * self.head_dim)
     }
 
     /// Whether the attention's output has a bias.
@@ -307,12 +257,6 @@ impl Config {
     /// Whether queries and keys are normalized.
     pub fn norms_heads(&self) -> bool {
         self.model_type == Family::Qwen3
-    }
-
-    /// The window of a layer.
-    pub fn window(&self, layer: usize) -> Option<usize> {
-        self.sliding_window
-            .filter(|_| layer >= self.max_window_layers)
     }
 }
 
@@ -348,11 +292,11 @@ fn window(fields: &Fields, family: Family, layers: usize) -> Result<(Option<usiz
         count == layers,
         "`layer_types` has {count} entries for {layers} layers"
     );
-    let Some(first) = types.iter().position(|kind| kind != "full_attention") else {
-        return Ok((None, 0));
-    };
+    let full = types.iter().take_while(|kind| *kind == "full_attention");
+    let first = full.count();
     let mut others = types.iter().enumerate().skip(first);
     match others.find(|(_, kind)| *kind != "sliding_attention") {
+        None if first == layers => Ok((None, 0)),
         None => Ok((window, first)),
         Some((layer, kind)) => bail!(
             "`layer_types` has `{kind}` at {layer}, supported are layers of full_attention and then layers of sliding_attention"
@@ -361,18 +305,11 @@ fn window(fields: &Fields, family: Family, layers: usize) -> Result<(Option<usiz
 }
 
 /// The entries of a JSON object. `null` counts as missing.
+#[derive(Deserialize)]
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
-    pub fn parse(text: &str) -> Result<Self> {
-        Ok(Self(serde_json::from_str(text)?))
-    }
-
-    pub fn within(&self, name: &str) -> Result<Option<Self>> {
-        Ok(self.optional(name)?.map(Self))
-    }
-
-    pub fn contains(&self, name: &str) -> bool {
+    fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
@@ -393,7 +330,7 @@ impl Fields {
     }
 
     /// No token, one, or a list of them.
-    pub fn tokens(&self, name: &str) -> Result<Vec<u32>> {
+    fn tokens(&self, name: &str) -> Result<Vec<u32>> {
         match self.0.get(name) {
             Some(Value::Array(_)) => self.required(name),
             _ => Ok(self.optional(name)?.into_iter().collect()),
@@ -401,7 +338,7 @@ impl Fields {
     }
 
     /// Refuses options that change what a model computes and that are not supported.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let act = self.optional::<String>("hidden_act")?;
         let act = act.as_deref().unwrap_or("silu");
         ensure!(act == "silu", "`hidden_act` is `{act}`, supported is silu");

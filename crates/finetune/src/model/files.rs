@@ -2,35 +2,30 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
 use candle_headroom::nn::{VarBuilder, VarMap};
 use serde::Deserialize;
 
 use super::config::Config;
-use super::parameters::{Extra, fill, save};
-use super::weights::Weights;
+use super::parameters::{Weights, fill, save};
 
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub const WEIGHTS: &str = "model.safetensors";
+pub const INDEX: &str = "model.safetensors.index.json";
 
 /// The parameters of a folder's model as constants of this type. Each is read when a layer asks for it.
 pub fn open_weights(folder: &Path, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
-    let weights = Weights::open(&files_of(folder)?)?;
-    Ok(VarBuilder::from_backend(
-        Box::new(weights),
-        dtype,
-        device.clone(),
-    ))
+    let weights = Box::new(Weights::open(&files_of(folder)?)?);
+    Ok(VarBuilder::from_backend(weights, dtype, device.clone()))
 }
 
 /// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing
 /// or has another shape, the error names all of these, and no parameter is changed.
 pub fn load_into(varmap: &VarMap, folder: &Path) -> Result<()> {
     let weights = Weights::open(&files_of(folder)?)?;
-    fill(varmap, &weights, Extra::Ignored)
+    fill(varmap, &weights, false)
         .with_context(|| format!("the weights in {} do not fit", folder.display()))
 }
 
@@ -53,12 +48,11 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
         let names = shards(&index)?.into_iter();
         return Ok(names.map(|name| folder.join(name)).collect());
     }
-    if !single.exists() {
-        bail!(
-            "{} has neither {WEIGHTS} nor {INDEX}; other formats of weights are not read",
-            folder.display()
-        )
-    }
+    ensure!(
+        single.exists(),
+        "{} has no {WEIGHTS} and no {INDEX}; other formats of weights are not read",
+        folder.display()
+    );
     Ok(vec![single])
 }
 
@@ -72,11 +66,10 @@ pub fn shards(index: &Path) -> Result<BTreeSet<String>> {
     let all: Index = read().with_context(|| format!("cannot read {}", index.display()))?;
     let names: BTreeSet<_> = all.weight_map.into_values().collect();
     for name in &names {
-        let mut parts = Path::new(name).components();
-        let is_plain = matches!(parts.next(), Some(Component::Normal(only)) if only == &**name);
-        if !is_plain || parts.next().is_some() {
-            bail!("{INDEX}: `{name}` is not a file of this folder")
-        }
+        ensure!(
+            Path::new(name).file_name() == Some(name.as_ref()),
+            "{INDEX}: `{name}` is not a file of this folder"
+        );
     }
     Ok(names)
 }

@@ -4,146 +4,92 @@ use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
 use candle_headroom::nn::rotary_emb::rope_thd;
 use candle_headroom::nn::{
-    Attention, Init, Linear, Module, RmsNorm, VarBuilder, attention, init, ops, rms_norm,
+    Attention, Init, Linear, Module, RmsNorm, VarBuilder, attention, linear_b, linear_no_bias, ops,
+    rms_norm,
 };
 use tracing::{Span, trace_span};
 
 use super::config::Config;
 use super::lora::Lora;
 
-/// PEFT's name of the model that has adapters.
-const PREFIX: &str = "base_model.model";
-
-/// Where in a model a layer is: its parameters, and those of its adapter.
+/// Where in a model a layer is: its parameters, and those of all adapters.
 #[derive(Clone)]
 pub struct Place<'a> {
     /// At this path.
     pub base: VarBuilder<'a>,
-    adapters: Option<(&'a Lora, VarBuilder<'a>)>,
+    pub adapters: Option<(&'a Lora, VarBuilder<'a>)>,
 }
 
 impl<'a> Place<'a> {
-    pub fn new(base: VarBuilder<'a>, adapters: Option<(&'a Lora, VarBuilder<'a>)>) -> Self {
-        let adapters = adapters.map(|(lora, adapters)| (lora, adapters.pp(PREFIX)));
-        Self { base, adapters }
-    }
-
-    pub fn pp(&self, name: &str) -> Self {
-        let adapters = self.adapters.as_ref();
+    pub fn pp(&self, name: impl ToString) -> Self {
         Self {
             base: self.base.pp(name),
-            adapters: adapters.map(|(lora, adapters)| (*lora, adapters.pp(name))),
+            adapters: self.adapters.clone(),
         }
     }
 
     /// The parameters of this layer's adapter, if it has one.
-    pub fn adapter(&self) -> Option<(&'a Lora, &VarBuilder<'a>)> {
+    fn adapter(&self) -> Option<(&'a Lora, VarBuilder<'a>)> {
         let (lora, adapters) = self.adapters.as_ref()?;
-        let path = adapters.prefix();
-        let path = path.strip_prefix(PREFIX)?.trim_start_matches('.');
-        lora.applies_to(path).then_some((*lora, adapters))
+        let path = self.base.prefix();
+        // PEFT's name of the model that has adapters.
+        let own = adapters.pp("base_model.model").pp(&path);
+        lora.applies_to(&path).then_some((*lora, own))
     }
-}
-
-/// A layer for evaluation: it shares its parameters with the trained one, keeps no graph, and drops nothing.
-pub trait View {
-    fn without_graph(&self) -> Self;
-}
-
-impl View for Tensor {
-    fn without_graph(&self) -> Self {
-        self.detach()
-    }
-}
-
-impl View for Linear {
-    fn without_graph(&self) -> Self {
-        Linear::new(self.weight().detach(), self.bias().map(Tensor::detach))
-    }
-}
-
-impl View for RmsNorm {
-    fn without_graph(&self) -> Self {
-        RmsNorm::new(self.weight().detach(), self.eps())
-    }
-}
-
-impl<T: View> View for Option<T> {
-    fn without_graph(&self) -> Self {
-        self.as_ref().map(T::without_graph)
-    }
-}
-
-impl<T: View> View for [T; 2] {
-    fn without_graph(&self) -> Self {
-        self.each_ref().map(T::without_graph)
-    }
-}
-
-/// Implements [`View`] for layers of these parts.
-macro_rules! view {
-    ($($layer:ident: $($part:ident)+;)+) => {$(
-        #[allow(clippy::needless_update, reason = "some have other fields too")]
-        impl View for $layer {
-            fn without_graph(&self) -> Self {
-                Self { $($part: self.$part.without_graph(),)+ ..*self }
-            }
-        }
-    )+};
-}
-
-view! {
-    Projection: base adapter;
-    SelfAttention: q k v o norms;
-    Mlp: gate up down;
-    Block: input_norm attention post_norm mlp;
 }
 
 /// A linear layer, perhaps with an adapter.
-#[derive(Clone)]
-pub struct Projection {
+struct Projection {
     base: Linear,
     adapter: Option<Adapter>,
 }
 
-#[derive(Clone)]
 struct Adapter {
     /// (rank, inputs)
-    a: Tensor,
+    a: Linear,
     /// (outputs, rank)
-    b: Tensor,
+    b: Linear,
     scale: f64,
     dropout: f32,
 }
 
 impl Projection {
-    pub fn new(inputs: usize, outputs: usize, has_bias: bool, place: &Place) -> Result<Self> {
-        let (base, zeros) = (&place.base, Init::Const(0.));
-        let shape = (outputs, inputs);
-        let weight = base.get_with_hints(shape, "weight", init::DEFAULT_KAIMING_NORMAL)?;
-        let bias = || base.get_with_hints(outputs, "bias", zeros);
-        let bias = has_bias.then(bias).transpose()?;
+    fn new(inputs: usize, outputs: usize, has_bias: bool, place: &Place) -> Result<Self> {
         let adapter = place.adapter().map(|(lora, vb)| {
-            let up = 1. / (inputs as f64).sqrt();
-            let uniform = Init::Uniform { lo: -up, up };
+            let b = vb.get_with_hints((outputs, lora.rank), "lora_B.weight", Init::Const(0.))?;
             Result::Ok(Adapter {
-                a: vb.get_with_hints((lora.rank, inputs), "lora_A.weight", uniform)?,
-                b: vb.get_with_hints((outputs, lora.rank), "lora_B.weight", zeros)?,
+                a: linear_no_bias(inputs, lora.rank, vb.pp("lora_A"))?,
+                b: Linear::new(b, None),
                 scale: lora.scale(),
                 dropout: lora.dropout as f32,
             })
         });
         Ok(Self {
-            base: Linear::new(weight, bias),
+            base: linear_b(inputs, outputs, has_bias, place.base.clone())?,
             adapter: adapter.transpose()?,
         })
     }
 
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.base.forward(x)?;
         match &self.adapter {
             None => Ok(y),
             Some(adapter) => ops::add(&y, &adapter.forward(x)?.to_dtype(x.dtype())?),
+        }
+    }
+
+    fn without_graph(&self) -> Self {
+        let detached =
+            |of: &Linear| Linear::new(of.weight().detach(), of.bias().map(Tensor::detach));
+        let adapter = self.adapter.as_ref().map(|adapter| Adapter {
+            a: detached(&adapter.a),
+            b: detached(&adapter.b),
+            dropout: 0.,
+            ..*adapter
+        });
+        Self {
+            base: detached(&self.base),
+            adapter,
         }
     }
 }
@@ -151,69 +97,84 @@ impl Projection {
 impl Adapter {
     /// In the adapter's own type.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = ops::dropout(&x.to_dtype(self.a.dtype())?, self.dropout)?;
-        let inner = Linear::new(self.a.clone(), None).forward(&x)?;
-        Linear::new(self.b.clone(), None).forward(&(inner * self.scale)?)
+        let x = ops::dropout(&x.to_dtype(self.a.weight().dtype())?, self.dropout)?;
+        self.b.forward(&(self.a.forward(&x)? * self.scale)?)
     }
 }
 
-impl View for Adapter {
-    fn without_graph(&self) -> Self {
-        Self {
-            a: self.a.detach(),
-            b: self.b.detach(),
-            dropout: 0.,
-            scale: self.scale,
-        }
-    }
-}
-
-/// Causal attention, in which query heads may share key heads.
-#[derive(Clone)]
-pub struct SelfAttention {
+/// Attention and perceptron, each after a norm and beside what comes in.
+pub struct Block {
+    index: usize,
     head_dim: usize,
     window: Option<usize>,
-    q: Projection,
-    k: Projection,
-    v: Projection,
-    o: Projection,
+    /// Before the attention, and before the perceptron.
+    norms: [RmsNorm; 2],
     /// Of queries and keys.
-    norms: Option<[RmsNorm; 2]>,
+    head_norms: Option<[RmsNorm; 2]>,
+    /// Queries, keys, values and output.
+    attention: [Projection; 4],
+    /// Gate, up and down.
+    mlp: [Projection; 3],
 }
 
-impl SelfAttention {
-    pub fn new(config: &Config, layer: usize, place: &Place) -> Result<Self> {
-        let (hidden, queries, keys) =
-            (config.hidden_size, config.query_width(), config.key_width());
-        let projection = |name, inputs, outputs, has_bias| {
+impl Block {
+    pub fn new(config: &Config, index: usize, place: &Place) -> Result<Self> {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (queries, keys) = config.widths();
+        let (has_bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
+        let linear = |name, inputs, outputs, has_bias| {
             Projection::new(inputs, outputs, has_bias, &place.pp(name))
         };
-        let has_bias = config.attention_bias;
-        let norm = |name| rms_norm(config.head_dim, config.rms_norm_eps, place.base.pp(name));
-        let norms = || Result::Ok([norm("q_norm")?, norm("k_norm")?]);
+        let norm = |name: &str, width| rms_norm(width, config.rms_norm_eps, place.base.pp(name));
+        let norms = |[a, b]: [&str; 2], width| Result::Ok([norm(a, width)?, norm(b, width)?]);
+        let head_norms = || norms(["self_attn.q_norm", "self_attn.k_norm"], config.head_dim);
         Ok(Self {
+            index,
             head_dim: config.head_dim,
-            window: config.window(layer),
-            q: projection("q_proj", hidden, queries, has_bias)?,
-            k: projection("k_proj", hidden, keys, has_bias)?,
-            v: projection("v_proj", hidden, keys, has_bias)?,
-            o: projection("o_proj", queries, hidden, config.output_bias())?,
-            norms: config.norms_heads().then(norms).transpose()?,
+            window: (config.sliding_window).filter(|_| index >= config.max_window_layers),
+            norms: norms(["input_layernorm", "post_attention_layernorm"], hidden)?,
+            head_norms: config.norms_heads().then(head_norms).transpose()?,
+            attention: [
+                linear("self_attn.q_proj", hidden, queries, has_bias)?,
+                linear("self_attn.k_proj", hidden, keys, has_bias)?,
+                linear("self_attn.v_proj", hidden, keys, has_bias)?,
+                linear("self_attn.o_proj", queries, hidden, config.output_bias())?,
+            ],
+            mlp: [
+                linear("mlp.gate_proj", hidden, inner, mlp_bias)?,
+                linear("mlp.up_proj", hidden, inner, mlp_bias)?,
+                linear("mlp.down_proj", inner, hidden, mlp_bias)?,
+            ],
         })
     }
 
-    /// `cos` and `sin` are the rotations of the positions.
     pub fn forward(
+        &self,
+        x: &Tensor,
+        rotations: &[Tensor; 2],
+        cache: Option<&mut KvCache>,
+    ) -> Result<Tensor> {
+        let _span = of_layer(self.index).entered();
+        let [before_attention, before_mlp] = &self.norms;
+        let normed = before_attention.forward(x)?;
+        let x = ops::add(x, &self.attend(&normed, rotations, cache)?)?;
+        let normed = before_mlp.forward(&x)?;
+        ops::add(&x, &self.mlp(&normed)?)
+    }
+
+    /// Causal attention, in which query heads may share key heads.
+    fn attend(
         &self,
         x: &Tensor,
         [cos, sin]: &[Tensor; 2],
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
-        let _span = tracing::trace_span!("self_attn").entered();
+        let _span = trace_span!("self_attn").entered();
         let (samples, time, _) = x.dims3()?;
         let heads = |of: &Projection| of.forward(x)?.reshape((samples, time, (), self.head_dim));
-        let (mut q, mut k, v) = (heads(&self.q)?, heads(&self.k)?, heads(&self.v)?);
-        if let Some([of_q, of_k]) = &self.norms {
+        let [q, k, v, output] = &self.attention;
+        let (mut q, mut k, v) = (heads(q)?, heads(k)?, heads(v)?);
+        if let Some([of_q, of_k]) = &self.head_norms {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
         let q = rope_thd(&q, cos, sin)?.transpose(1, 2)?;
@@ -228,72 +189,31 @@ impl SelfAttention {
             options = options.window(window.saturating_sub(1), 0);
         }
         let mixed = attention(&q, &k, &v, &options)?.transpose(1, 2)?;
-        self.o.forward(&mixed.reshape((samples, time, ()))?)
+        output.forward(&mixed.reshape((samples, time, ()))?)
+    }
+
+    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202).
+    fn mlp(&self, x: &Tensor) -> Result<Tensor> {
+        let _span = trace_span!("mlp").entered();
+        let [gate, up, down] = &self.mlp;
+        down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
+    }
+
+    /// The same block for evaluation: it shares its parameters with the trained one, keeps no graph, and drops nothing.
+    pub fn without_graph(&self) -> Self {
+        let norms = |norms: &[RmsNorm; 2]| norms.each_ref().map(norm_without_graph);
+        Self {
+            norms: norms(&self.norms),
+            head_norms: self.head_norms.as_ref().map(norms),
+            attention: self.attention.each_ref().map(Projection::without_graph),
+            mlp: self.mlp.each_ref().map(Projection::without_graph),
+            ..*self
+        }
     }
 }
 
-/// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202).
-#[derive(Clone)]
-pub struct Mlp {
-    gate: Projection,
-    up: Projection,
-    down: Projection,
-}
-
-impl Mlp {
-    pub fn new(config: &Config, place: &Place) -> Result<Self> {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let projection = |name, inputs, outputs| {
-            Projection::new(inputs, outputs, config.mlp_bias, &place.pp(name))
-        };
-        Ok(Self {
-            gate: projection("gate_proj", hidden, inner)?,
-            up: projection("up_proj", hidden, inner)?,
-            down: projection("down_proj", inner, hidden)?,
-        })
-    }
-
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let _span = tracing::trace_span!("mlp").entered();
-        let inner = ops::silu_mul(&self.gate.forward(x)?, &self.up.forward(x)?)?;
-        self.down.forward(&inner)
-    }
-}
-
-/// Attention and perceptron, each after a norm and beside what comes in.
-#[derive(Clone)]
-pub struct Block {
-    index: usize,
-    input_norm: RmsNorm,
-    attention: SelfAttention,
-    post_norm: RmsNorm,
-    mlp: Mlp,
-}
-
-impl Block {
-    pub fn new(config: &Config, index: usize, place: &Place) -> Result<Self> {
-        let norm = |name| rms_norm(config.hidden_size, config.rms_norm_eps, place.base.pp(name));
-        Ok(Self {
-            index,
-            input_norm: norm("input_layernorm")?,
-            attention: SelfAttention::new(config, index, &place.pp("self_attn"))?,
-            post_norm: norm("post_attention_layernorm")?,
-            mlp: Mlp::new(config, &place.pp("mlp"))?,
-        })
-    }
-
-    pub fn forward(
-        &self,
-        x: &Tensor,
-        rotations: &[Tensor; 2],
-        cache: Option<&mut KvCache>,
-    ) -> Result<Tensor> {
-        let _span = of_layer(self.index).entered();
-        let normed = self.input_norm.forward(x)?;
-        let x = ops::add(x, &self.attention.forward(&normed, rotations, cache)?)?;
-        let normed = self.post_norm.forward(&x)?;
-        ops::add(&x, &self.mlp.forward(&normed)?)
-    }
+pub fn norm_without_graph(norm: &RmsNorm) -> RmsNorm {
+    RmsNorm::new(norm.weight().detach(), norm.eps())
 }
 
 /// A span's name is a constant, so each layer has one of its own. Layers beyond the last share one.

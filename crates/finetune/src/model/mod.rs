@@ -8,11 +8,10 @@ mod lora;
 mod parameters;
 pub mod peft;
 mod rope;
-mod weights;
 
 pub use config::{Config, Family};
 pub use decoder::Decoder;
-pub use files::{load_into, open_weights, save_model, shards};
+pub use files::{INDEX, WEIGHTS, load_into, open_weights, save_model, shards};
 pub use lora::Lora;
 pub use parameters::initialize;
 pub use rope::RopeScaling;

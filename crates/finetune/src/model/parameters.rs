@@ -1,53 +1,106 @@
 //! The parameters of a model by their names: drawn, set from files, and saved.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
-use anyhow::{Context, Result, bail};
-use candle_core::{Tensor, Var};
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Error, Result as CandleResult, Shape, Tensor, Var};
+use candle_headroom::fixed_file::{FixedFile, StoredTensor};
 use candle_headroom::nn::VarMap;
+use candle_headroom::optim::StateDict;
+use candle_nn::Init;
+use candle_nn::var_builder::SimpleBackend;
 use rand::Rng;
 
-use super::weights::Weights;
+/// The tensors of safetensors files by name, each of which is read when it is asked for. Nothing is mapped: a file that another program
+/// shortens would be a signal that ends the process, and a header that it changes would be other bytes than those that were checked.
+pub struct Weights(pub BTreeMap<String, (Arc<FixedFile>, StoredTensor)>);
 
-/// What tensors are that belong to no parameter.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Extra {
-    Ignored,
-    Refused,
+impl Weights {
+    /// Reads the headers of files, and checks that each file is whole.
+    pub fn open(paths: &[PathBuf]) -> Result<Self> {
+        let mut all = BTreeMap::new();
+        for path in paths {
+            let mut open = || {
+                let file = Arc::new(FixedFile::open(path)?);
+                for (name, stored) in file.tensors()? {
+                    ensure!(!all.contains_key(&name), "`{name}` is in two files");
+                    all.insert(name, (Arc::clone(&file), stored));
+                }
+                Ok(())
+            };
+            open().with_context(|| format!("cannot read {}", path.display()))?;
+        }
+        Ok(Self(all))
+    }
+
+    pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        let found = self.0.get(name);
+        let (file, stored) = found.with_context(|| format!("there is no tensor `{name}`"))?;
+        let read = || {
+            let bytes = file.read(stored.range.clone())?;
+            let dtype = DType::try_from(stored.dtype)?;
+            let tensor = Tensor::from_raw_buffer(&bytes, dtype, &stored.shape, device);
+            anyhow::Ok(tensor?)
+        };
+        read().with_context(|| format!("cannot read `{name}` of {}", file.path().display()))
+    }
+}
+
+impl SimpleBackend for Weights {
+    fn get(
+        &self,
+        expected: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> CandleResult<Tensor> {
+        let tensor = self.get_unchecked(name, dtype, device)?;
+        if tensor.shape() != &expected {
+            let found = tensor.shape();
+            candle_core::bail!("{name} has shape {found:?}, the model needs {expected:?}")
+        }
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
+        let tensor = self.load(name, device);
+        let tensor = tensor.map_err(|error| Error::Msg(format!("{error:#}")))?;
+        tensor.to_dtype(dtype)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
 }
 
 /// The parameters of a map by name.
-pub fn named(varmap: &VarMap) -> Result<Vec<(String, Var)>> {
-    let Ok(data) = varmap.data().lock() else {
-        bail!("the parameters are locked")
-    };
-    let named = data.iter().map(|(name, var)| (name.clone(), var.clone()));
-    let mut named: Vec<_> = named.collect();
-    named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(named)
+fn named(varmap: &VarMap) -> BTreeMap<String, Var> {
+    // A panic while the lock was held leaves a valid map.
+    let data = varmap.data().lock();
+    let data = data.unwrap_or_else(PoisonError::into_inner);
+    data.clone().into_iter().collect()
 }
 
-/// Sets each parameter to the tensor of its name, cast to its type. Nothing is changed unless all fit.
-pub fn fill(varmap: &VarMap, weights: &Weights, extra: Extra) -> Result<()> {
-    let vars = named(varmap)?;
+/// Sets each parameter to the tensor of its name, cast to its type. Nothing is changed unless all fit, and with `refuses_others`, unless
+/// every tensor belongs to a parameter.
+pub fn fill(varmap: &VarMap, weights: &Weights, refuses_others: bool) -> Result<()> {
+    let vars = named(varmap);
     let mut problems = Vec::new();
     for (name, var) in &vars {
-        match weights.shape(name) {
+        let needed = var.dims();
+        match weights.0.get(name).map(|(_, stored)| &stored.shape) {
             None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != var.dims() => problems.push(format!(
-                "{name} has shape {shape:?}, the model needs {:?}",
-                var.dims()
+            Some(shape) if shape != needed => problems.push(format!(
+                "{name} has shape {shape:?}, the model needs {needed:?}"
             )),
             Some(_) => {}
         }
     }
-    if extra == Extra::Refused {
-        let mut others: Vec<_> = weights.names().collect();
-        others.retain(|name| !vars.iter().any(|(var, _)| var == *name));
-        others.sort_unstable();
-        let others = others.into_iter();
+    if refuses_others {
+        let others = weights.0.keys().filter(|name| !vars.contains_key(*name));
         problems.extend(others.map(|name| format!("{name} belongs to no parameter")));
     }
     if !problems.is_empty() {
@@ -61,22 +114,20 @@ pub fn fill(varmap: &VarMap, weights: &Weights, extra: Extra) -> Result<()> {
 
 /// Saves parameters under their names, as PyTorch's libraries expect it. The file takes its place when it is whole.
 pub fn save(varmap: &VarMap, path: &Path) -> Result<()> {
-    let write = || {
-        let vars = named(varmap)?;
-        let tensors = vars.iter().map(|(name, var)| (name, var.as_tensor()));
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        let partial = path.with_extension("partial");
-        safetensors::serialize_to_file(tensors, Some(format), &partial)?;
-        anyhow::Ok(fs::rename(&partial, path)?)
+    let vars = named(varmap).into_iter();
+    let file = StateDict {
+        tensors: vars.map(|(name, var)| (name, var.into_inner())).collect(),
+        metadata: [("format".to_owned(), "pt".to_owned())].into(),
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let saved = file.save(path);
+    saved.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Draws the parameters of a new model or of new adapters as transformers and PEFT do: weights from a normal distribution of this
 /// deviation, adapters' `lora_A` from a uniform one; biases and `lora_B` are 0, norms 1. candle's generator on the CPU has no
 /// seed.
 pub fn initialize(varmap: &VarMap, deviation: f64, rng: &mut impl Rng) -> Result<()> {
-    for (name, var) in named(varmap)? {
+    for (name, var) in named(varmap) {
         let count = var.elem_count();
         let values: Vec<f32> = match *var.dims() {
             _ if name.ends_with("lora_B.weight") => vec![0.; count],

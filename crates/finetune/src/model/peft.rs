@@ -7,92 +7,65 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_headroom::nn::VarMap;
 use serde_json::{Value, json};
 
-use super::config::{Config, Fields, write_json};
+use super::config::{Fields, write_json};
 use super::lora::{ALL_LINEAR, Lora};
-use super::parameters::{self, Extra, fill};
-use super::weights::Weights;
+use super::parameters::{self, Weights, fill};
 
 const OPTIONS: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model.safetensors";
+pub const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// As `--lora-rank` allows.
-const MOST_RANK: u64 = 1 << 16;
-
-/// Where the model of an adapter comes from.
-pub struct Base<'a> {
-    /// A folder, or an id of the hub.
-    pub name: &'a str,
-    /// Of the hub.
-    pub revision: Option<&'a str>,
-}
-
-/// Saves adapters in a folder that PEFT reads. It is made if it is missing.
+/// Saves adapters in a folder that PEFT reads. It is made if it is missing. `base` is the model's folder, or its id on the hub with the
+/// revision.
 pub fn save(
     folder: &Path,
-    base: &Base,
+    base: (&str, Option<&str>),
     lora: &Lora,
     adapters: &VarMap,
-    config: &Config,
 ) -> Result<()> {
-    config.check()?;
-    write_json(folder, OPTIONS, &to_json(base, lora))?;
-    parameters::save(adapters, &folder.join(WEIGHTS))
-}
-
-fn to_json(base: &Base, lora: &Lora) -> Value {
     // PEFT declares a whole number.
     let alpha = match lora.alpha.fract() == 0. {
         true => json!(lora.alpha as u64),
         false => json!(lora.alpha),
     };
-    json!({
+    let options = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.name,
-        "revision": base.revision,
+        "base_model_name_or_path": base.0,
+        "revision": base.1,
         "inference_mode": true,
         "r": lora.rank,
         "lora_alpha": alpha,
         "lora_dropout": lora.dropout,
         "target_modules": lora.target_modules(),
         "bias": "none",
-        "fan_in_fan_out": false,
-        "init_lora_weights": true,
-        "modules_to_save": null,
-        "use_rslora": false,
-        "use_dora": false,
-    })
+    });
+    write_json(folder, OPTIONS, &options)?;
+    parameters::save(adapters, &folder.join(WEIGHTS))
 }
 
 /// Reads the options of a folder's adapters. Those of rank-stabilized ones (`use_rslora`) are returned as a larger alpha.
 pub fn read_options(folder: &Path) -> Result<Lora> {
     let path = folder.join(OPTIONS);
-    let read = || of_fields(&Fields::parse(&fs::read_to_string(&path)?)?);
+    let read = || of_fields(&serde_json::from_str(&fs::read_to_string(&path)?)?);
     read().with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn of_fields(fields: &Fields) -> Result<Lora> {
     let kind: String = fields.required("peft_type")?;
     ensure!(kind == "LORA", "`peft_type` is `{kind}`, supported is LORA");
-    let bias: Option<String> = fields.optional("bias")?;
-    let bias = bias.as_deref().unwrap_or("none");
-    ensure!(
-        bias == "none",
-        "`bias` is `{bias}`, and only `none` is supported"
-    );
+    let bias: String = fields.optional("bias")?.unwrap_or("none".to_owned());
+    ensure!(bias == "none", "`bias` is `{bias}`, supported is none");
     for name in UNSUPPORTED {
         if let Some(value) = fields.optional::<Value>(name)?.filter(is_set) {
             bail!("`{name}` is {value}, which is not supported")
         }
     }
-    if let Some(value) = fields.optional::<Value>("init_lora_weights")?
-        && !(value.is_boolean() || KEEPING.iter().any(|name| value == *name))
-    {
-        bail!(
-            "`init_lora_weights` is {value}, supported are true, false, {}: others may change the model too",
-            KEEPING.join(", ")
-        )
-    }
+    let init: Value = fields.optional("init_lora_weights")?.unwrap_or(true.into());
+    ensure!(
+        init.is_boolean() || KEEPING.iter().any(|name| init == *name),
+        "`init_lora_weights` is {init}, supported are true, false, {}: others may change the model too",
+        KEEPING.join(", ")
+    );
     let targets = match fields.required("target_modules")? {
         Value::String(all) if all == ALL_LINEAR => vec![all],
         Value::String(pattern) => bail!(
@@ -100,14 +73,10 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
         ),
         list => serde_json::from_value(list).context("`target_modules`")?,
     };
-    let rank: u64 = fields.required("r")?;
-    ensure!(
-        rank <= MOST_RANK,
-        "`r` is {rank}, supported are 1 to {MOST_RANK}"
-    );
+    let rank: usize = fields.required("r")?;
     let alpha: f64 = fields.required("lora_alpha")?;
-    Ok(Lora {
-        rank: rank as usize,
+    let lora = Lora {
+        rank,
         // alpha / √rank is what they are multiplied by.
         alpha: match fields.flag("use_rslora")? {
             true => alpha * (rank as f64).sqrt(),
@@ -115,7 +84,9 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
         },
         targets,
         dropout: fields.optional("lora_dropout")?.unwrap_or(0.),
-    })
+    };
+    lora.check()?;
+    Ok(lora)
 }
 
 /// Beginnings of an adapter that leave the model as it is. PEFT applies those that change it, such as PiSSA's, also where it loads.
@@ -152,6 +123,6 @@ fn is_set(value: &Value) -> bool {
 /// another shape or belongs to no layer, the error names all of these, and no adapter is changed.
 pub fn load_into(folder: &Path, adapters: &VarMap) -> Result<()> {
     let weights = Weights::open(&[folder.join(WEIGHTS)])?;
-    fill(adapters, &weights, Extra::Refused)
+    fill(adapters, &weights, true)
         .with_context(|| format!("the adapters in {} do not fit", folder.display()))
 }

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use serde::Serialize;
 
@@ -29,66 +29,63 @@ pub enum RopeScaling {
 /// The base of the rotations, and how they are scaled: `rope_theta` and `rope_scaling`, or `rope_parameters` since
 /// transformers 5.
 pub fn rope(fields: &Fields, max_positions: usize) -> Result<(f64, Option<RopeScaling>)> {
-    let own = fields.optional("rope_theta")?;
-    let (name, parameters) = match fields.within("rope_parameters")? {
-        Some(parameters) => ("rope_parameters", Some(parameters)),
-        None => ("rope_scaling", fields.within("rope_scaling")?),
-    };
-    let Some(parameters) = parameters else {
-        return Ok((own.unwrap_or(THETA), None));
-    };
-    let read = || {
-        let theta = parameters.optional("rope_theta")?.or(own);
-        let scaling = RopeScaling::of(&parameters, max_positions)?;
-        anyhow::Ok((theta.unwrap_or(THETA), scaling))
-    };
-    read().with_context(|| format!("`{name}`"))
+    let theta = fields.optional("rope_theta")?.unwrap_or(THETA);
+    for name in ["rope_parameters", "rope_scaling"] {
+        if let Some(parameters) = fields.optional::<Fields>(name)? {
+            let read = || {
+                let own = parameters.optional("rope_theta")?.unwrap_or(theta);
+                anyhow::Ok((own, RopeScaling::of(&parameters, max_positions)?))
+            };
+            return read().with_context(|| format!("`{name}`"));
+        }
+    }
+    Ok((theta, None))
 }
 
 impl RopeScaling {
     fn of(fields: &Fields, max_positions: usize) -> Result<Option<Self>> {
         let of_older_files = fields.optional::<String>("type")?;
         let kind = fields.optional("rope_type")?.or(of_older_files);
-        let factor = || {
-            let factor: f64 = fields.required("factor")?;
-            ensure!(factor >= 1., "`factor` must be at least 1, got {factor}");
-            Ok(factor)
-        };
-        Ok(match kind.as_deref() {
-            None | Some("default") => None,
-            Some("linear") => Some(Self::Linear { factor: factor()? }),
-            Some("llama3") => {
-                let low_freq_factor: f64 = fields.required("low_freq_factor")?;
-                let high_freq_factor = fields.required("high_freq_factor")?;
-                ensure!(
-                    high_freq_factor > low_freq_factor,
-                    "`high_freq_factor` ({high_freq_factor}) must be above `low_freq_factor` ({low_freq_factor})"
-                );
-                let original = fields.optional("original_max_position_embeddings")?;
-                Some(Self::Llama3 {
-                    factor: factor()?,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original_max_position_embeddings: original.unwrap_or(max_positions),
-                })
-            }
-            Some(other) => bail!("`rope_type` is `{other}`, supported are default, linear, llama3"),
-        })
+        let kind = kind.as_deref().unwrap_or("default");
+        if kind == "default" {
+            return Ok(None);
+        }
+        ensure!(
+            matches!(kind, "linear" | "llama3"),
+            "`rope_type` is `{kind}`, supported are default, linear, llama3"
+        );
+        let number = |name| fields.required::<f64>(name);
+        let factor = number("factor")?;
+        ensure!(factor >= 1., "`factor` must be at least 1, got {factor}");
+        if kind == "linear" {
+            return Ok(Some(Self::Linear { factor }));
+        }
+        let (low, high) = (number("low_freq_factor")?, number("high_freq_factor")?);
+        ensure!(
+            high > low,
+            "`high_freq_factor` ({high}) must be above `low_freq_factor` ({low})"
+        );
+        let original = fields.optional("original_max_position_embeddings")?;
+        Ok(Some(Self::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original.unwrap_or(max_positions),
+        }))
     }
 
     /// The angle for each position, from the unscaled one.
-    pub fn scale(self, frequency: f64) -> f64 {
+    fn scale(self, frequency: f64) -> f64 {
         match self {
             Self::Linear { factor } => frequency / factor,
             Self::Llama3 {
                 factor,
-                low_freq_factor,
-                high_freq_factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
                 original_max_position_embeddings,
             } => {
                 let turns = original_max_position_embeddings as f64 * frequency / (2. * PI);
-                let fast = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                let fast = fast.clamp(0., 1.);
+                let fast = ((turns - low) / (high - low)).clamp(0., 1.);
                 frequency * (fast + (1. - fast) / factor)
             }
         }
@@ -100,54 +97,49 @@ impl RopeScaling {
 pub struct Rotations {
     /// For each pair, radians for each position.
     frequencies: Vec<f32>,
-    dtype: DType,
-    device: Device,
-    made: Arc<Mutex<Option<[Tensor; 2]>>>,
+    made: Arc<Mutex<[Tensor; 2]>>,
 }
 
 impl Rotations {
-    pub fn new(config: &Config, dtype: DType, device: &Device) -> Self {
+    pub fn new(config: &Config, dtype: DType, device: &Device) -> candle_core::Result<Self> {
         let width = config.head_dim;
         let frequencies = (0..width / 2).map(|pair| {
             let frequency = config.rope_theta.powf(-2. * pair as f64 / width as f64);
             let scaled = config.rope_scaling.map(|scaling| scaling.scale(frequency));
             scaled.unwrap_or(frequency) as f32
         });
-        Self {
-            frequencies: frequencies.collect(),
-            dtype,
-            device: device.clone(),
-            made: Arc::default(),
-        }
+        let frequencies: Vec<_> = frequencies.collect();
+        let first = tables(&frequencies, 1, dtype, device)?;
+        let made = Arc::new(Mutex::new(first));
+        Ok(Self { frequencies, made })
     }
 
     /// Those of positions from `first` on.
     pub fn of(&self, first: usize, count: usize) -> candle_core::Result<[Tensor; 2]> {
         let positions = first + count;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let enough = made
-            .take()
-            .filter(|[cos, _]| cos.dims().first() >= Some(&positions));
-        let tables = match enough {
-            Some(tables) => tables,
-            None => self.make(positions.next_power_of_two())?,
-        };
-        let [cos, sin] = made.insert(tables);
+        let [cos, _] = &*made;
+        if cos.dim(0)? < positions {
+            let enough = positions.next_power_of_two();
+            *made = tables(&self.frequencies, enough, cos.dtype(), cos.device())?;
+        }
+        let [cos, sin] = &*made;
         Ok([cos.narrow(0, first, count)?, sin.narrow(0, first, count)?])
     }
+}
 
-    fn make(&self, positions: usize) -> candle_core::Result<[Tensor; 2]> {
-        let angles = (0..positions).flat_map(|position| {
-            let angle = move |frequency: &f32| position as f32 * frequency;
-            self.frequencies.iter().map(angle)
-        });
-        let angles: Vec<f32> = angles.collect();
-        let table = |of: fn(f32) -> f32| {
-            let values = angles.iter().copied().map(of);
-            let table = Tensor::from_iter(values, &Device::Cpu)?;
-            let table = table.reshape((positions, self.frequencies.len()))?;
-            table.to_dtype(self.dtype)?.to_device(&self.device)
-        };
-        Ok([table(f32::cos)?, table(f32::sin)?])
-    }
+fn tables(
+    frequencies: &[f32],
+    positions: usize,
+    dtype: DType,
+    device: &Device,
+) -> candle_core::Result<[Tensor; 2]> {
+    let table = |of: fn(f32) -> f32| {
+        let angles = |at: usize| frequencies.iter().map(move |each| at as f32 * each);
+        let values = (0..positions).flat_map(angles).map(of);
+        let table = Tensor::from_iter(values, &Device::Cpu)?;
+        let table = table.reshape((positions, frequencies.len()))?;
+        table.to_dtype(dtype)?.to_device(device)
+    };
+    Ok([table(f32::cos)?, table(f32::sin)?])
 }

@@ -48,18 +48,8 @@ fn saved_adapters_are_the_same_adapters() {
         let (base, folder) = (case(name), tempfile::tempdir().unwrap());
         let trained = adapted(&base, &base.join("adapter")).unwrap();
         let lora = peft::read_options(&base.join("adapter")).unwrap();
-        let origin = peft::Base {
-            name: "someone/tiny",
-            revision: Some("v2"),
-        };
-        peft::save(
-            folder.path(),
-            &origin,
-            &lora,
-            &trained.vars,
-            &trained.config,
-        )
-        .unwrap();
+        let origin = ("someone/tiny", Some("v2"));
+        peft::save(folder.path(), origin, &lora, &trained.vars).unwrap();
         let options = fs::read(folder.path().join("adapter_config.json")).unwrap();
         let options: serde_json::Value = serde_json::from_slice(&options).unwrap();
         assert_eq!(options["base_model_name_or_path"], "someone/tiny");
@@ -175,10 +165,7 @@ fn weights_that_cannot_be_read_are_named() {
     assert!(refusal(folder.path()).contains(WEIGHTS));
     fs::remove_file(&file).unwrap();
     let error = refusal(folder.path());
-    assert!(
-        error.contains("has neither model.safetensors nor"),
-        "{error}"
-    );
+    assert!(error.contains("has no model.safetensors and no"), "{error}");
 }
 
 /// A file that becomes shorter while the program has it open would end a process that had mapped it.
@@ -201,7 +188,7 @@ fn weights_that_change_while_they_are_open_are_an_error() {
         }
         let error = Decoder::new(&config, base, None).err().expect("an error");
         let text = format!("{error:#}");
-        assert!(text.contains("it was changed while it was open"), "{text}");
+        assert!(text.contains("changed while it was open"), "{text}");
     }
 }
 
@@ -272,7 +259,9 @@ fn adapters_of_another_model_are_refused() {
         "r",
         json!(0),
     );
-    let lora = peft::read_options(&folder.path().join("adapter")).unwrap();
+    let read = peft::read_options(&folder.path().join("adapter"));
+    assert!(format!("{:#}", read.unwrap_err()).contains("got 0"));
+    let lora = Lora { rank: 0, ..lora };
     let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
     let adapters = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let made = Decoder::new(&trained.config, base, Some((&lora, adapters)));

@@ -138,9 +138,8 @@ fn without_arguments_it_makes_a_model_and_fine_tunes_it() {
         "{said}"
     );
     for words in [
-        "finetune --full --model ",
-        " --batch 4 --learning-rate 0.005 --steps 12 --held-out 0.01 --sample 0 --seed 7 ",
-        " --batch 4 --learning-rate 0.004 --steps 12 --held-out 0.05 --sample 4 --seed 7 ",
+        " --held-out=0.01 --context=128 --batch=4 --full --steps=12 --learning-rate=0.005 --seed=7 --sample=0 ",
+        " --context=128 --batch=4 --steps=12 --learning-rate=0.004 --seed=7 --sample=4 ",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -172,12 +171,13 @@ fn the_command_of_the_demonstration_does_the_same() {
     let (said, folder) = demonstration();
     let files = Files::new();
     let mut lines = said.lines().map(str::trim);
-    let command = lines.find(|line| line.starts_with("finetune --model "));
-    let mut words: Vec<&str> = command.expect("a command").split(' ').skip(1).collect();
-    let place = words.iter().position(|word| *word == "--output").unwrap();
+    let command = lines.rfind(|line| line.starts_with("finetune --model="));
+    let words = command.expect("a command").split(' ').skip(1);
+    let words: Vec<&str> = words
+        .filter(|word| !word.starts_with("--output="))
+        .collect();
     let output = files.path("again");
-    words[place + 1] = &output;
-    succeed(&words);
+    succeed(&[&words[..], &["--output", &output]].concat());
     let first = folder.join("adapter");
     let [first, again] = [&first, Path::new(&output)]
         .map(|folder| fs::read(folder.join("adapter_model.safetensors")).unwrap());

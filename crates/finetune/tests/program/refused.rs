@@ -32,9 +32,9 @@ fn options_that_cannot_be() {
         let own = ["--model", base(), "--output", &output, &data];
         refused(&[&own[..], more].concat(), &[], words);
     };
-    with(&["--batch", "0"], "--batch 0");
-    with(&["--steps", "0"], "--steps 0");
-    with(&["--context", "0"], "--context 0");
+    with(&["--batch", "0"], "--batch must be at least 1");
+    with(&["--steps", "0"], "--steps must be at least 1");
+    with(&["--context", "0"], "--context must be at least 1");
     with(
         &["--context", "100000"],
         "has been made for at most 256 tokens",
@@ -48,12 +48,13 @@ fn options_that_cannot_be() {
         &["--lora-targets", "nonsense"],
         "no layer is named `nonsense`; there are q_proj",
     );
-    with(&["--lora-alpha", "NaN"], "--lora-alpha");
+    with(&["--lora-alpha", "NaN"], "the alpha of adapters");
+    with(&["--lora-rank", "0"], "the rank of adapters");
     with(&["--adapter", "/no/adapter"], "/no/adapter");
     with(&["--budget", "1KiB"], "below");
     with(
         &["--budget", "7MiB"],
-        "out of host memory in forward of a micro-batch of 1",
+        "of a micro-batch of 1 (samples 0..1): the limit is reached",
     );
     with(&["--report", "/no/folder/x.html"], "/no/folder/x.html");
     #[cfg(not(feature = "cuda"))]
@@ -64,6 +65,9 @@ fn options_that_cannot_be() {
         "name a folder or a model of the hub by `--model`",
     );
     refused(&["--model", base()], &[], "name files to learn from");
+    for option in [&["--ranks"][..], &["--checkpoint", &output]] {
+        refused(option, &[], "need a model and data of yours");
+    }
 }
 
 #[test]
@@ -79,7 +83,7 @@ fn models_that_are_not_whole() {
         let folder = files.path(missing.split_once('.').unwrap().0);
         copy(base(), &folder);
         fs::remove_file(Path::new(&folder).join(missing)).unwrap();
-        with(&folder, &format!("has no {missing}"));
+        with(&folder, missing);
     }
     let folder = files.path("small");
     copy(base(), &folder);
@@ -110,7 +114,7 @@ fn data_that_cannot_be_learned() {
     with(
         "json.jsonl",
         format!("{good}\nno json\n").as_bytes(),
-        "json.jsonl, line 3, column 2: ",
+        ": line 3, column 2: ",
     );
     with(
         "none.jsonl",
@@ -120,32 +124,32 @@ fn data_that_cannot_be_learned() {
     with(
         "prompts.jsonl",
         b"{\"prompt\": \"a\"}",
-        "line 1: `prompt` has no `completion`",
+        "line 1: there must be `prompt` and `completion`, or `text` alone",
     );
     with(
         "other.jsonl",
         b"{\"question\": \"a\"}",
-        "line 1: neither `prompt` and `completion` nor `text`",
+        "line 1: there must be",
     );
     with(
         "both.jsonl",
         b"{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\"}",
-        "line 1: `text` stands beside",
+        "line 1: there must be",
     );
     with(
         "list.jsonl",
         format!("{good}[\"a\", \"b\"]").as_bytes(),
-        "line 2, column 1: is a list, not an object",
+        "line 2: invalid type: sequence, expected an object",
     );
     with("blank.jsonl", b"\n \n", "blank.jsonl is empty");
     with("empty.jsonl", b"", "empty.jsonl");
     with(
         "empty.txt",
         b"",
-        "empty.txt is empty: name a file with text",
+        "empty.txt is empty: name a file with samples",
     );
-    with("latin.txt", b"caf\xe9", "latin.txt at byte 3: is not UTF-8");
-    with("latin.jsonl", b"{\"text\": \"caf\xe9\"}", "is not UTF-8");
+    with("latin.txt", b"caf\xe9", "latin.txt: convert it to UTF-8");
+    with("latin.jsonl", b"{\"text\": \"caf\xe9\"}", "line 1, column ");
     with("no.parquet", b"no parquet", "no.parquet");
     refused(
         &["--model", base(), "--output", &output, "no-such.txt"],

@@ -73,7 +73,7 @@ fn it_goes_on_after_an_interruption() {
             &["--resume", "--seed", "1"],
             "has `--seed 0`, not `--seed 1`",
         ),
-        (&["--resume", "--lora-rank", "4"], "`--lora-rank 4 "),
+        (&["--resume", "--lora-rank", "4"], "not `--lora-rank 4`"),
     ] {
         let output = command(&[&parts[..], more].concat()).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();

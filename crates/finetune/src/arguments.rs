@@ -1,14 +1,22 @@
-//! The options.
-
-mod check;
+//! The options: what is refused before anything is read, and what an option is by default.
 
 use std::path::PathBuf;
 
+use anyhow::{Result, bail, ensure};
 use bytesize::ByteSize;
+use candle_core::DType;
+use candle_headroom::LearningRate;
 use clap::{Args, Parser, ValueEnum};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
 use crate::support::options::{SaveOptions, WatchOptions};
+use headroom_finetune::model::Lora;
+
+/// Samples of an update, and tokens of a sample. Attention takes time in proportion to the square of these.
+const LARGEST: usize = 1 << 20;
+const MOST_STEPS: usize = u32::MAX as usize;
 
 /// Fine-tunes a decoder of the Llama family (Llama 2 and 3, Mistral, Qwen2, Qwen3, SmolLM), by LoRA or fully, within a memory budget.
 ///
@@ -74,7 +82,7 @@ pub struct DataOptions {
     pub batch: usize,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 #[command(next_help_heading = "What is trained")]
 pub struct LoraOptions {
     /// Trains all parameters instead of a LoRA adapter.
@@ -87,29 +95,29 @@ pub struct LoraOptions {
     #[arg(long, value_name = "ALPHA", default_value_t = 32.)]
     pub lora_alpha: f64,
     /// Layers that get an adapter, separated by commas, such as q_proj,v_proj; `all-linear` for all linear layers of the blocks.
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "all-linear"
-    )]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(default_value = "all-linear")]
     pub lora_targets: Vec<String>,
     /// Dropout of the adapter's input.
     #[arg(long, value_name = "RATE", default_value_t = 0.)]
     pub lora_dropout: f64,
     /// Adapter to begin with, in PEFT's format, with its own options.
     #[arg(long, value_name = "DIR", conflicts_with = "full")]
+    #[serde(skip)]
     pub adapter: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Args)]
+// What is not serialized may be another where a run is resumed: the number of its steps is described instead.
+#[derive(Debug, Clone, Args, Serialize)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingOptions {
     /// Number of times that all samples are learned.
     #[arg(long, default_value_t = 1)]
+    #[serde(skip)]
     pub epochs: usize,
     /// Number of updates, instead of `--epochs`.
     #[arg(long)]
+    #[serde(skip)]
     pub steps: Option<usize>,
     /// Highest learning rate; by default 2e-4 for an adapter and 2e-5 with `--full`.
     #[arg(long, value_name = "RATE")]
@@ -128,6 +136,7 @@ pub struct TrainingOptions {
     pub clip: f64,
     /// Evaluates after every so many updates too.
     #[arg(long, value_name = "STEPS")]
+    #[serde(skip)]
     pub eval_every: Option<u64>,
     /// Seed of the adapter, the order of samples, dropout and the sampled text.
     #[arg(long, default_value_t = 0)]
@@ -168,16 +177,13 @@ pub struct SamplingOptions {
     /// What the model continues before and after training; by default the beginning of a held-out sample.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// Most tokens to continue with; 0 samples nothing.
+    /// Most tokens to continue with, each the most probable one; 0 samples nothing.
     #[arg(long, value_name = "TOKENS", default_value_t = 48)]
     pub sample: usize,
-    /// Temperature of sampling; 0 takes the most probable token.
-    #[arg(long, default_value_t = 0.)]
-    pub temperature: f64,
 }
 
 /// The course of the learning rate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ValueEnum)]
 pub enum Schedule {
     /// Falls along half a cosine to 0.
     #[default]
@@ -185,4 +191,102 @@ pub enum Schedule {
     /// Falls along a line to 0.
     Linear,
     Constant,
+}
+
+impl Arguments {
+    /// Refuses what cannot be trained, before anything is read or allocated.
+    pub fn check(&self) -> Result<()> {
+        let (data, training) = (&self.data, &self.training);
+        match (&self.model.model, data.files.is_empty()) {
+            (None, false) => bail!("no model: name a folder or a model of the hub by `--model`"),
+            (Some(_), true) => bail!("no data: name files to learn from, such as `data.jsonl`"),
+            (None, true) if self.save.checkpoint.is_some() || self.machine.ranks => {
+                bail!("--checkpoint and --ranks need a model and data of yours: give `--model` too")
+            }
+            _ => {}
+        }
+        let eval_every = training.eval_every.unwrap_or(1);
+        for (name, value, most) in [
+            ("--batch", data.batch, LARGEST),
+            ("--context", data.context.unwrap_or(1), LARGEST),
+            ("--epochs", training.epochs, MOST_STEPS),
+            ("--steps", training.steps.unwrap_or(1), MOST_STEPS),
+            ("--eval-every", eval_every as usize, MOST_STEPS),
+            ("--sample", self.sampling.sample.max(1), LARGEST),
+        ] {
+            ensure!(
+                (1..=most).contains(&value),
+                "{name} must be at least 1 and at most {most}, got {value}"
+            );
+        }
+        for (name, value, below) in [
+            ("--held-out", data.held_out, 1.),
+            ("--learning-rate", training.learning_rate.unwrap_or(0.), 1e3),
+            ("--weight-decay", training.weight_decay, 1e3),
+            ("--clip", training.clip, f64::INFINITY),
+        ] {
+            ensure!(
+                (0. ..below).contains(&value),
+                "{name} must be at least 0 and less than {below}, got {value}"
+            );
+        }
+        self.lora.new_adapter().check()?;
+        self.watch.check()
+    }
+
+    /// The type of the computation.
+    pub fn dtype(&self) -> DType {
+        let of_device = match self.machine.device {
+            Place::Cpu => Parameters::F32,
+            Place::Cuda(_) => Parameters::Bf16,
+        };
+        self.machine.dtype.unwrap_or(of_device).into()
+    }
+
+    /// The learning rate of a run of so many updates.
+    pub fn learning_rate(&self, steps: usize) -> Result<LearningRate> {
+        let options = &self.training;
+        let peak = if self.lora.full { 2e-5 } else { 2e-4 };
+        let steps = steps as u64;
+        let builder = LearningRate::builder(options.learning_rate.unwrap_or(peak));
+        let builder = match options.schedule {
+            Schedule::Cosine => builder.cosine(steps),
+            Schedule::Linear => builder.linear(steps),
+            Schedule::Constant => builder,
+        };
+        let warm_up = options.warm_up.unwrap_or(steps / 20);
+        Ok(builder.warm_up(warm_up).build()?)
+    }
+
+    /// The options that give the same run again, each in a line: all ranks have them in common, and a resumed run has them too.
+    pub fn described(&self, steps: usize) -> Vec<String> {
+        let own = json!({
+            "model": self.model.model,
+            "revision": self.model.revision,
+            "batch": self.data.batch,
+            "context": self.data.context,
+            "steps": steps,
+            "dtype": self.dtype().as_str(),
+            "moments": format!("{:?}", self.machine.moments),
+            "adapter": self.lora.adapter.as_ref().map(|folder| folder.display().to_string()),
+        });
+        let groups = [own, json!(self.lora), json!(self.training)];
+        let options = groups.iter().filter_map(Value::as_object).flatten();
+        let line = |(name, value): (&String, &Value)| match value {
+            Value::Null => format!("no `--{}`", name.replace('_', "-")),
+            value => format!("`--{} {value}`", name.replace('_', "-")),
+        };
+        options.map(line).collect()
+    }
+}
+
+impl LoraOptions {
+    pub fn new_adapter(&self) -> Lora {
+        Lora {
+            rank: self.lora_rank,
+            alpha: self.lora_alpha,
+            targets: self.lora_targets.clone(),
+            dropout: self.lora_dropout,
+        }
+    }
 }
