@@ -48,15 +48,14 @@ pub fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// A regular file and its length: a device may have no end, and a pipe no writer.
-pub fn open(path: &Path) -> Result<(File, u64)> {
+/// A regular file: a device may have no end, and a pipe no writer.
+pub fn open(path: &Path) -> Result<File> {
     let wrong = |why: &dyn Display| format!("cannot read {}: {why}", path.display());
     let there = fs::metadata(path).map_err(|error| wrong(&error))?;
     if !there.is_file() {
         return Err(wrong(&"not a regular file").into());
     }
-    let file = File::open(path).map_err(|error| wrong(&error))?;
-    Ok((file, there.len()))
+    Ok(File::open(path).map_err(|error| wrong(&error))?)
 }
 
 /// Reads to the end, which must come within `most` bytes.
