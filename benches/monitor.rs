@@ -87,7 +87,6 @@ fn main() -> candle_headroom::Result<()> {
     let wakes = began.elapsed().as_secs_f64() * 10.;
     let bare = (nanoseconds_of(&["bare"]) - before) as f64 / wakes;
     let writing = builder()
-        .sink(FileSink::csv(folder.join("samples.csv")).open()?)
         .sink(FileSink::json_lines(folder.join("samples.jsonl")).open()?)
         .start()?;
     let (writing_busy, writing_allocations) = watch(&writing, seconds);
@@ -98,7 +97,7 @@ fn main() -> candle_headroom::Result<()> {
     for (what, nanoseconds) in [
         ("of a core", busy),
         ("a thread that only wakes", bare),
-        ("with CSV and JSON lines", writing_busy),
+        ("with JSON lines", writing_busy),
     ] {
         println!("  {what:<24} {:.1} µs", nanoseconds / 1e3);
     }

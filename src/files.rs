@@ -1,8 +1,10 @@
-//! Names of files, opening without waiting for a writer, and writing where a file's size is limited.
+//! Names of files, opening without waiting for a writer, and writing: where a file's size is limited, and as a whole.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Component, Path};
+
+use atomic_write_file::AtomicWriteFile;
 
 pub(crate) use candle_headroom_environment::files::{open, text, without_links};
 
@@ -19,6 +21,50 @@ pub(crate) fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     let _blocked = size_signal::Blocked::new();
     file.write_all(bytes)
+}
+
+/// Replaces a file as a whole: a reader finds the old content or the new, also after a crash of the writer. Lets `write` fill a temporary
+/// file in the folder of `path` and renames it to `path`.
+///
+/// An existing file keeps its mode and, where the system allows it, its owner; a new one gets the mode that the umask allows. A
+/// symbolic link is followed. On Linux the temporary file has no name while it is written, where the file system allows that, so a killed
+/// writer leaves nothing behind, except between the file's linking and renaming.
+///
+/// # Errors
+/// `InvalidInput` if `path` names something other than a regular file, and the errors of the file system and of `write`; a limit on the
+/// size of files is one. The file is unchanged then.
+pub(crate) fn replace<E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<(), E> {
+    let path = match path.is_symlink() {
+        true => path.canonicalize()?,
+        false => path.to_owned(),
+    };
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file").into());
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut file = AtomicWriteFile::open(&path)?;
+    write(&mut Limited(file.as_file_mut()))?;
+    Ok(file.commit()?)
+}
+
+/// A file whose size may be limited.
+struct Limited<'a>(&'a mut File);
+
+impl Write for Limited<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        write_all(self.0, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(target_os = "linux")]

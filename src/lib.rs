@@ -153,7 +153,6 @@ pub mod nn;
 pub mod optim;
 mod output;
 mod regions;
-mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]

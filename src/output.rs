@@ -9,8 +9,7 @@ use std::sync::LazyLock;
 use regex_lite::Regex;
 
 use crate::error::{self, OutputError};
-use crate::files;
-use crate::replace::replace;
+use crate::files::{self, replace};
 use crate::testing::{FileOperation, inject_file};
 
 /// The first line of a text, at most 1 KiB of it.
@@ -73,8 +72,6 @@ pub(crate) struct LineFile {
     file: File,
     /// In bytes, up to the last whole line.
     length: u64,
-    /// The first line of each file, or empty.
-    header: String,
     /// A file that would become longer, in bytes, is renamed.
     rotate_at: Option<u64>,
     is_regular: bool,
@@ -84,7 +81,7 @@ pub(crate) struct LineFile {
 
 impl LineFile {
     /// Opens the file to append to it, or creates it.
-    pub(crate) fn open(path: &Path, header: String, rotate_at: Option<u64>) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, rotate_at: Option<u64>) -> io::Result<Self> {
         let mut options = File::options();
         let file = options.append(true).create(true).read(true).open(path)?;
         let metadata = file.metadata()?;
@@ -92,16 +89,12 @@ impl LineFile {
             path: path.to_owned(),
             file,
             length: metadata.len(),
-            header,
             rotate_at,
             is_regular: metadata.is_file(),
             is_torn: false,
         };
         if lines.is_regular {
             lines.repair()?;
-        }
-        if lines.length == 0 {
-            lines.write(&lines.header.clone().into_bytes())?;
         }
         Ok(lines)
     }
@@ -117,9 +110,10 @@ impl LineFile {
     /// Writes a line, which must end with a line feed.
     pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let longer = self.length.saturating_add(line.len() as u64);
-        let is_empty = self.length <= self.header.len() as u64;
         // A device or a pipe cannot be renamed.
-        let rotate_at = self.rotate_at.filter(|_| self.is_regular && !is_empty);
+        let rotate_at = self
+            .rotate_at
+            .filter(|_| self.is_regular && self.length > 0);
         if rotate_at.is_some_and(|most| longer > most) {
             self.rotate()?;
         }
@@ -153,8 +147,7 @@ impl LineFile {
             return Ok(());
         };
         let is_whole_line = end.is_some() || from == 0;
-        let is_ours = *first == b'{' || first.is_ascii_digit();
-        if !is_whole_line || !(is_ours || self.header.as_bytes().starts_with(&torn)) {
+        if !is_whole_line || *first != b'{' {
             return self.write(b"\n");
         }
         self.length -= torn.len() as u64;
@@ -168,11 +161,10 @@ impl LineFile {
         let mut former = self.path.clone().into_os_string();
         former.push(".1");
         // The file may have been moved away or renamed before: without lines of its own it must not replace the former one.
-        let header = self.header.len() as u64;
-        if fs::metadata(&self.path).is_ok_and(|file| file.len() > header) {
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
             fs::rename(&self.path, former)?;
         }
-        *self = Self::open(&self.path, self.header.clone(), self.rotate_at)?;
+        *self = Self::open(&self.path, self.rotate_at)?;
         Ok(())
     }
 }

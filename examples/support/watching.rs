@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use candle_headroom::distributed::Group;
 use candle_headroom::incident::{IncidentLog, Incidents};
-use candle_headroom::monitor::Subscription;
+use candle_headroom::monitor::{Sample, Source};
 use candle_headroom::{Monitor, StepReport, Timeline};
 
 use super::options::WatchOptions;
@@ -16,7 +16,7 @@ pub struct Watching {
     timeline: Timeline,
     incidents: Option<IncidentLog>,
     /// Feeds its curves into the timeline until it is dropped.
-    _monitor: Option<(Monitor, Subscription)>,
+    _monitor: Option<Monitor>,
 }
 
 impl Watching {
@@ -28,10 +28,32 @@ impl Watching {
             files.create()?;
         }
         let timeline = Timeline::new();
+        let curves = timeline.clone();
+        // Only the GPU that trains, and the host.
+        let sink = move |source: &Source, sample: &Sample| {
+            if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
+                return Ok(());
+            }
+            let numbers = [
+                ("busy, %", sample.utilisation.map(|percent| percent as f64)),
+                ("°C", sample.temperature.map(|celsius| celsius as f64)),
+                (
+                    "GiB used",
+                    sample.used.map(|bytes| bytes as f64 / f64::from(1 << 30)),
+                ),
+            ];
+            for (what, value) in numbers {
+                if let Some(value) = value {
+                    curves.number(&format!("{source}: {what}"), value);
+                }
+            }
+            Ok(())
+        };
         let monitor = match options.monitor {
             true => Some(
                 Monitor::builder()
                     .interval(Duration::from_millis(100))
+                    .sink(sink)
                     .start()?,
             ),
             false => None,
@@ -43,29 +65,6 @@ impl Watching {
             (Some(path), None) => Some(IncidentLog::builder(path).open()?),
             (None, _) => None,
         };
-        let monitor = monitor.map(|monitor| {
-            let curves = timeline.clone();
-            // Only the GPU that trains, and the host.
-            let subscription = monitor.subscribe(move |source, sample| {
-                if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
-                    return;
-                }
-                let numbers = [
-                    ("busy, %", sample.utilisation.map(|percent| percent as f64)),
-                    ("°C", sample.temperature.map(|celsius| celsius as f64)),
-                    (
-                        "GiB used",
-                        sample.used.map(|bytes| bytes as f64 / f64::from(1 << 30)),
-                    ),
-                ];
-                for (what, value) in numbers {
-                    if let Some(value) = value {
-                        curves.number(&format!("{source}: {what}"), value);
-                    }
-                }
-            });
-            (monitor, subscription)
-        });
         Ok(Self {
             files,
             timeline,

@@ -3,10 +3,9 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::best::Best;
-use super::checkpoints::Checkpoints;
-use super::settings::Settings;
-use super::signal::Signal;
+use super::checkpoints::{Checkpoints, Settings};
+use super::folder::{Best, Keep};
+use super::signals::Signal;
 use crate::distributed::Group;
 use crate::error::{Result, invalid};
 
@@ -24,7 +23,17 @@ impl Checkpoints {
     pub fn builder(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
         CheckpointsBuilder {
             folder: folder.into(),
-            settings: Settings::default(),
+            settings: Settings {
+                every_updates: None,
+                every_duration: None,
+                keep: Keep {
+                    last: 3,
+                    ..Keep::default()
+                },
+                shard_bytes: 5_000_000_000,
+                in_background: true,
+                signals: Vec::new(),
+            },
             group: None,
         }
     }

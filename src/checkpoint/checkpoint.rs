@@ -6,9 +6,8 @@ use serde::de::DeserializeOwned;
 
 use super::document::Document;
 use super::folder::checkpoints;
-use super::load::{Tolerance, check_memory, fit};
-use super::parts::PART;
-use super::tensors::Tensors;
+use super::load::{Tensors, Tolerance, check_memory, fit};
+use super::snapshot::PART;
 use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
@@ -51,8 +50,8 @@ impl Checkpoint {
     /// Opens and verifies the checkpoint in this folder, such as `run-7/step-000000100`.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says, also for a rescue, which has no tensors;
-    /// `Version` if another version of this crate wrote it; `File` if it cannot be read.
+    /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `Version` if another version
+    /// of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let (document, files) = verified(&path)?;

@@ -2,23 +2,38 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
 use serde_json::Value;
 
-use super::folder::{Folder, checkpoints};
+use super::checkpoint::{get, unusable};
+use super::folder::{Folder, Keep, checkpoints};
 use super::metrics::{Metrics, loss};
 use super::outcome::{Resumed, Saving, Stopped, is_of_saving, shared};
 use super::ranks::Ranks;
 use super::schedule::Schedule;
-use super::settings::Settings;
-use super::signals::Watch;
-use super::writer::{Ended, Writer};
+use super::signals::{Signal, Watch};
+use super::writer::Writer;
 use crate::distributed::Group;
 use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::train::{Resumable, StepReport};
 
 /// The name of the call in which ranks meet.
 const AFTER: &str = "after";
+
+/// Options of `Checkpoints`.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) every_updates: Option<u64>,
+    pub(super) every_duration: Option<Duration>,
+    pub(super) keep: Keep,
+    pub(super) shard_bytes: u64,
+    pub(super) in_background: bool,
+    pub(super) signals: Vec<Signal>,
+}
 
 /// Saves a run at intervals, on signals and on request, and continues it.
 ///
@@ -165,7 +180,7 @@ impl Checkpoints {
 
     fn wait(&mut self) -> Result<Option<Saving>> {
         let _working = self.ranks.working();
-        let Some(Ended { step, path }) = self.writer.wait() else {
+        let Some((step, path)) = self.writer.wait() else {
             return Ok(None);
         };
         self.ended(step, path).map(|ended| Some(ended.into()))
@@ -178,6 +193,68 @@ impl Checkpoints {
     /// Those of [`flush`](Self::flush).
     pub fn finish(mut self) -> Result<()> {
         self.flush()
+    }
+
+    /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
+    /// [`resume`](Self::resume) all ranks have them.
+    ///
+    /// # Errors
+    /// An [error of checkpoints](Error::is_checkpoint) if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
+    pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
+        let value = check_finite(value).and_then(|()| serde_json::to_value(value));
+        let value = value.map_err(unusable(key))?;
+        self.values.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    /// The value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one.
+    ///
+    /// # Errors
+    /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
+    pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        get(&self.values, key)
+    }
+
+    /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
+    /// not finite is ignored. A step that is saved again keeps its numbers.
+    pub fn metric(&mut self, name: &str, value: f64) {
+        self.metrics.give(name, value);
+    }
+
+    /// Where the run continued; `None` for a run that began anew.
+    pub fn resumed(&self) -> Option<&Resumed> {
+        self.resumed.as_ref()
+    }
+
+    /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    pub fn last(&self) -> Option<&Path> {
+        self.last.as_deref()
+    }
+
+    /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
+    /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
+    /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
+    /// [`save_now`](Self::save_now), so that all return the same.
+    pub fn signal(&self) -> Option<Signal> {
+        match self.ranks.are_several() {
+            true => self.ranks.signal,
+            false => self.signals.received(),
+        }
+    }
+
+    /// The last error of writing, until a checkpoint is written.
+    pub fn last_error(&self) -> Option<&Error> {
+        self.last_error.as_deref()
+    }
+
+    /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
+    ///
+    /// # Errors
+    /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.
+    pub fn best(&self) -> Result<Option<PathBuf>> {
+        let path = &self.folder.path;
+        let name = self.settings.keep.best(path)?;
+        Ok(name.map(|name| path.join(name.to_string())))
     }
 
     /// Waits for this process's background. What follows does not depend on how it ended; a failure is logged.
@@ -200,5 +277,30 @@ impl Checkpoints {
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.settle();
+    }
+}
+
+/// Fails at the first number that is not finite, which JSON has no text for: `serde_json` writes `null`, and that is not read as a number
+/// again.
+pub(super) fn check_finite<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<()> {
+    let value = ciborium::Value::serialized(value).map_err(serde_json::Error::custom)?;
+    match infinite(&value) {
+        None => Ok(()),
+        Some(number) => Err(serde_json::Error::custom(format!(
+            "{number} is not finite, and JSON has no such number: use an `Option`, or save it as text"
+        ))),
+    }
+}
+
+fn infinite(value: &ciborium::Value) -> Option<f64> {
+    match value {
+        ciborium::Value::Float(number) => Some(*number).filter(|number| !number.is_finite()),
+        ciborium::Value::Tag(_, value) => infinite(value),
+        ciborium::Value::Array(values) => values.iter().find_map(infinite),
+        ciborium::Value::Map(entries) => {
+            let mut all = entries.iter().flat_map(|(key, value)| [key, value]);
+            all.find_map(infinite)
+        }
+        _ => None,
     }
 }

@@ -1,11 +1,14 @@
 use std::collections::BTreeMap;
+use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::Path;
 
+use memchr::memmem::rfind;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::unfit::{VERSION, read_json};
 use crate::error::CheckpointError;
+use crate::files::is_plain;
 
 pub(super) const STATE: &str = "state.json";
 
@@ -17,9 +20,6 @@ pub(super) struct Document {
     /// The crate and its version.
     pub(super) written_by: String,
     pub(super) step: u64,
-    /// The error that made this a rescue, which has no tensors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) rescued_from: Option<String>,
     /// Finite numbers.
     pub(super) metrics: BTreeMap<String, f64>,
     /// The metadata of the trainer's state.
@@ -42,4 +42,119 @@ impl Document {
     pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
         read_json(path, STATE, bytes)
     }
+}
+
+/// Of a checkpoint's JSON files. In version 1 rank 0 wrote all state.
+pub(super) const VERSION: u32 = 2;
+
+/// The error of reading a file of the checkpoint at `path`. A file that is not there is damage; one that cannot be read may be intact.
+pub(super) fn unread(path: &Path, file: &str) -> impl FnOnce(CheckpointError) -> CheckpointError {
+    move |error| match error {
+        CheckpointError::File { reason, .. }
+            if matches!(reason.kind(), NotFound | NotADirectory) =>
+        {
+            CheckpointError::damaged(path, format!("{file}: {reason}"))
+        }
+        other => other,
+    }
+}
+
+/// Reads a JSON file of the checkpoint at `path`. Its version comes first, because another one has other fields.
+pub(super) fn read_json<T: DeserializeOwned>(
+    path: &Path,
+    file: &str,
+    bytes: &[u8],
+) -> Result<T, CheckpointError> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let wrong =
+        |error: serde_json::Error| CheckpointError::damaged(path, format!("{file}: {error}"));
+    match serde_json::from_slice(bytes).map_err(wrong)? {
+        Head { version: VERSION } => serde_json::from_slice(bytes).map_err(wrong),
+        Head { version } => Err(CheckpointError::Version {
+            path: path.to_owned(),
+            found: version,
+            supported: VERSION,
+        }),
+    }
+}
+
+pub(super) const MANIFEST: &str = "manifest.json";
+
+/// The files of a checkpoint. It is written last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    version: u32,
+    pub(super) step: u64,
+    pub(super) files: BTreeMap<String, Fingerprint>,
+    /// CRC-32 of the manifest as it is with an empty text here.
+    crc32: String,
+}
+
+/// What a file must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fingerprint {
+    pub(super) bytes: u64,
+    pub(super) crc32: String,
+}
+
+impl Fingerprint {
+    pub(super) fn new((bytes, crc32): (u64, u32)) -> Self {
+        Self {
+            bytes,
+            crc32: hexadecimal(crc32),
+        }
+    }
+}
+
+impl Manifest {
+    pub(super) fn new(step: u64, files: BTreeMap<String, Fingerprint>) -> Self {
+        Self {
+            version: VERSION,
+            step,
+            files,
+            crc32: String::new(),
+        }
+    }
+
+    pub(super) fn into_bytes(mut self) -> serde_json::Result<Vec<u8>> {
+        self.crc32 = hexadecimal(crc32fast::hash(&serde_json::to_vec_pretty(&self)?));
+        serde_json::to_vec_pretty(&self)
+    }
+
+    /// Reads the manifest of the checkpoint at `path`.
+    pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let damaged =
+            |problem: String| CheckpointError::damaged(path, format!("{MANIFEST}: {problem}"));
+        if !is_sealed(bytes) {
+            return Err(damaged("its checksum does not match".to_owned()));
+        }
+        let manifest: Self = read_json(path, MANIFEST, bytes)?;
+        match manifest.files.keys().find(|file| !is_plain(file)) {
+            Some(file) => Err(damaged(format!("`{file}` is not a file of this folder"))),
+            None => Ok(manifest),
+        }
+    }
+}
+
+/// Whether the checksum at the end is that of the rest, as in every version. So each byte is as this crate wrote it.
+fn is_sealed(bytes: &[u8]) -> bool {
+    const FIELD: &[u8] = b"\"crc32\": \"";
+    let is_sealed = || {
+        let (head, rest) = bytes.split_at_checked(rfind(bytes, FIELD)? + FIELD.len())?;
+        let (crc32, tail) = rest.split_at_checked(8)?;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(head);
+        hasher.update(tail);
+        Some(hexadecimal(hasher.finalize()).as_bytes() == crc32)
+    };
+    is_sealed() == Some(true)
+}
+
+fn hexadecimal(crc32: u32) -> String {
+    format!("{crc32:08x}")
 }

@@ -5,8 +5,10 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::files::{remove_folder, rename, sync_folder};
+use super::document::{Document, STATE};
+use super::files::{create_folder, remove_folder, rename, sync_folder};
 use super::name::{Name, WRITER};
+use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result};
 use crate::files;
 
@@ -173,4 +175,120 @@ fn entries(folder: &Path) -> Result<Vec<String>> {
         Ok(names)
     };
     Ok(read().map_err(CheckpointError::file("read", folder))?)
+}
+
+/// The folder of a checkpoint that is not complete. Dropping it removes the folder, unless it has got its name.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) path: PathBuf,
+    /// The complete one's.
+    pub(super) name: String,
+}
+
+impl Partial {
+    /// Creates the folder of a new checkpoint of this step.
+    pub(super) fn of_step(folder: &Path, step: u64) -> Result<Self> {
+        let copy = newest(folder, step)?.map_or(1, |other| other.copy.saturating_add(1));
+        let name = Name { step, copy }.to_string();
+        let path = folder.join(Name::partial(&name));
+        if path.symlink_metadata().is_ok() {
+            remove_folder(&path)?;
+        }
+        create_folder(&path)?;
+        Ok(Self { path, name })
+    }
+
+    /// Whether it has a file of this name.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        let file = self.path.join(name).symlink_metadata();
+        file.is_ok_and(|file| file.is_file())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if self.path.exists() {
+            // A full disk needs the space. What stays is removed by the next attempt.
+            let _ = remove_folder(&self.path);
+        }
+    }
+}
+
+/// What stays in a folder.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keep {
+    pub(super) last: usize,
+    pub(super) best: Option<Best>,
+    /// Found damaged when the run was resumed.
+    pub(super) damaged: Vec<Name>,
+}
+
+impl Keep {
+    /// Removes what need not stay, after the checkpoint of step `written` has reached the disk. That one always stays; so does a newer
+    /// one, which can only be damaged.
+    pub(super) fn rotate(&self, folder: &Path, written: u64) -> Result<()> {
+        let mut all = checkpoints(folder)?;
+        all.retain(|name| name.step <= written);
+        let intact = self.intact(&all);
+        let best = self.best_of(folder, &intact);
+        let kept: Vec<Name> = intact.into_iter().take(self.last).chain(best).collect();
+        for name in all {
+            if !kept.contains(&name) {
+                remove(folder, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The best by its metric.
+    pub(super) fn best(&self, folder: &Path) -> Result<Option<Name>> {
+        Ok(self.best_of(folder, &self.intact(&checkpoints(folder)?)))
+    }
+
+    /// Those that may stay: of each step the newest, because it was saved again.
+    fn intact(&self, all: &[Name]) -> Vec<Name> {
+        let intact = all.iter().filter(|name| !self.damaged.contains(name));
+        let mut intact: Vec<Name> = intact.copied().collect();
+        intact.dedup_by_key(|name| name.step);
+        intact
+    }
+
+    /// Of equals the oldest.
+    fn best_of(&self, folder: &Path, intact: &[Name]) -> Option<Name> {
+        let best = self.best.as_ref()?;
+        let mut found: Option<(Name, f64)> = None;
+        for &name in intact.iter().rev() {
+            let Some(value) = metric(folder, name, &best.metric) else {
+                continue;
+            };
+            if found.is_none_or(|(_, other)| best.prefers(value, other)) {
+                found = Some((name, value));
+            }
+        }
+        found.map(|(name, _)| name)
+    }
+}
+
+fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
+    let path = folder.join(name.to_string());
+    let bytes = read_all(&open(&path.join(STATE)).ok()?).ok()?;
+    let document = Document::read(&path, &bytes).ok()?;
+    document.metrics.get(metric).copied()
+}
+
+/// The metric whose best checkpoint is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Best {
+    pub(super) metric: String,
+    pub(super) is_highest: bool,
+}
+
+impl Best {
+    /// Whether `value` is better than `other`.
+    pub(super) fn prefers(&self, value: f64, other: f64) -> bool {
+        match self.is_highest {
+            true => value > other,
+            false => value < other,
+        }
+    }
 }

@@ -1,12 +1,16 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::Path;
 
-use super::tensors::{Saved, Tensors};
+use candle_core::{DType, Device, Tensor, Var};
+
+use crate::elements;
 use crate::error::{CheckpointError, Error, Result, invalid};
+use crate::fixed_file::{FixedFile, StoredTensor};
 use crate::memory::DeviceMemory;
 use crate::names::Patterns;
 use crate::optim::Parameter;
-use candle_core::{DType, Device, Tensor, Var};
+use crate::testing::{FileOperation, inject_file};
 
 /// What may differ between a saved model and this one.
 #[derive(Debug, Clone, Default)]
@@ -64,9 +68,8 @@ pub(super) fn listed_twice(name: &str) -> Error {
 }
 
 fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {
-    let dtype = DType::try_from(saved.dtype).ok();
-    if saved.shape != var.dims() || dtype != Some(var.dtype()) {
-        let Saved { dtype, shape, .. } = saved;
+    let StoredTensor { dtype, shape, .. } = &saved.stored;
+    if *shape != var.dims() || DType::try_from(*dtype).ok() != Some(var.dtype()) {
         return Some(format!(
             "{dtype:?} {shape:?} there, {:?} {:?} here",
             var.dtype(),
@@ -126,4 +129,82 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
         available: available.unwrap_or(0),
     }
     .into())
+}
+
+/// The tensors of one or more safetensors files, by name.
+#[derive(Debug)]
+pub(super) struct Tensors<'a>(BTreeMap<String, Saved<'a>>);
+
+/// A tensor in a file.
+#[derive(Debug)]
+pub(super) struct Saved<'a> {
+    file: &'a FixedFile,
+    stored: StoredTensor,
+}
+
+impl Saved<'_> {
+    /// Reads it into memory.
+    pub(super) fn load(&self, device: &Device) -> Result<Tensor> {
+        let StoredTensor {
+            dtype,
+            shape,
+            range,
+        } = &self.stored;
+        let dtype = DType::try_from(*dtype).map_err(candle_core::Error::wrap)?;
+        elements::from_bytes(dtype, shape, device, |bytes| {
+            let read = inject_file(FileOperation::Read, self.file.path());
+            let read = read.and_then(|()| self.file.read_at(bytes, range.start));
+            let read = read.and_then(|()| self.file.check());
+            Ok(read.map_err(CheckpointError::file("read", self.file.path()))?)
+        })
+    }
+}
+
+impl<'a> Tensors<'a> {
+    /// Reads the headers of files of the checkpoint or model at `path`.
+    pub(super) fn read(
+        path: &Path,
+        files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
+    ) -> Result<Self, CheckpointError> {
+        let mut all = BTreeMap::new();
+        for (name, file) in files {
+            let damaged =
+                |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
+            let stored = file.tensors().map_err(|error| match error.kind() {
+                ErrorKind::InvalidData => damaged(error.to_string()),
+                _ => CheckpointError::file("read", file.path())(error),
+            })?;
+            for (tensor, stored) in stored {
+                if all.insert(tensor.clone(), Saved { file, stored }).is_some() {
+                    return Err(damaged(format!("tensor `{tensor}` is in two files")));
+                }
+            }
+        }
+        Ok(Self(all))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Saved<'a>)> {
+        self.0.iter().map(|(name, saved)| (name.as_str(), saved))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let ranges = self.0.values().map(|saved| &saved.stored.range);
+        ranges.map(|range| range.end - range.start).sum()
+    }
+
+    /// Gives each tensor the name that `rename` returns for it. The error is a name that two would have.
+    pub(super) fn renamed(self, rename: impl Fn(&str) -> String) -> Result<Self, String> {
+        let mut all = BTreeMap::new();
+        for (name, saved) in self.0 {
+            let new = rename(&name);
+            if all.insert(new.clone(), saved).is_some() {
+                return Err(new);
+            }
+        }
+        Ok(Self(all))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Saved<'a>> {
+        self.0.get(name)
+    }
 }

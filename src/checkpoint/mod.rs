@@ -67,7 +67,7 @@
 //!
 //! # Several ranks
 //! With [`group`](CheckpointsBuilder::group) all ranks call [`after`](Checkpoints::after), [`save_now`](Checkpoints::save_now),
-//! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume_trainer`](Checkpoints::resume_trainer) at the same
+//! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish) and [`resume_trainer`](Checkpoints::resume_trainer) at the same
 //! points, and each call does the same on all of them:
 //! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
 //! - Of a sharded optimizer each rank writes its part of the state, while training waits, and rank 0 the rest with the manifest. Where rank 0
@@ -80,7 +80,6 @@
 //! - A signal that reaches one rank stops all of them after the same update.
 //! - A run can continue from a checkpoint on any number of ranks, also without a group.
 
-mod best;
 mod builder;
 #[allow(
     clippy::module_inception,
@@ -88,42 +87,28 @@ mod builder;
 )]
 mod checkpoint;
 mod checkpoints;
-mod content;
 mod document;
 mod files;
-mod finite;
 mod folder;
 mod load;
-mod manifest;
 mod metrics;
 mod model;
 mod name;
 mod outcome;
-mod partial;
 mod parts;
 mod ranks;
-mod rescue;
 mod resume;
-mod rotate;
 mod save;
 mod schedule;
-mod settings;
-mod signal;
 #[allow(unsafe_code, reason = "an action that a signal's handler runs")]
 mod signals;
 mod snapshot;
-mod tensor_files;
-mod tensors;
-mod together;
-mod unfit;
-mod values;
 mod verify;
-mod write;
 mod writer;
 
 pub use builder::CheckpointsBuilder;
 pub use checkpoint::Checkpoint;
 pub use checkpoints::Checkpoints;
 pub use model::{LoadModel, load_model};
-pub use outcome::{Rescued, Resumed, Saving, Stopped};
-pub use signal::Signal;
+pub use outcome::{Resumed, Saving, Stopped};
+pub use signals::Signal;

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
-use super::content::{open, read_all};
-use super::load::{Tolerance, check_memory, fit};
-use super::manifest::MANIFEST;
-use super::tensors::Tensors;
+use super::document::MANIFEST;
+use super::load::{Tensors, Tolerance, check_memory, fit};
+use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result, invalid};
 use crate::files::is_plain;
 use crate::optim::{Group, Parameter};

@@ -40,14 +40,9 @@ impl Name {
         format!("{text}.partial-{}", *WRITER)
     }
 
-    /// The [writer](WRITER) of the folder of this name, if it is that of a checkpoint or a rescue which is being written or removed.
+    /// The [writer](WRITER) of the folder of this name, if it is that of a checkpoint which is being written or removed.
     pub(super) fn writer(text: &str) -> Option<&str> {
         let (name, writer) = text.split_once(".partial-")?;
-        let (name, copy) = name.split_once(".rescue").unwrap_or((name, ""));
-        let is_copy = |copy: &str| {
-            copy.strip_prefix('-')
-                .is_some_and(|it| it.parse::<u32>().is_ok())
-        };
         let is_hexadecimal = |part: &str| {
             part.len() == 8
                 && part
@@ -55,10 +50,8 @@ impl Name {
                     .all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
         };
         let (host, process) = writer.split_once('-')?;
-        let is_ours = Self::parse(name).is_some()
-            && (copy.is_empty() || is_copy(copy))
-            && is_hexadecimal(host)
-            && is_hexadecimal(process);
+        let is_ours =
+            Self::parse(name).is_some() && is_hexadecimal(host) && is_hexadecimal(process);
         is_ours.then_some(writer)
     }
 }
@@ -97,19 +90,13 @@ mod tests {
             "step-000000100-1",
             "step-000000100-02",
             "step-000000100.partial-7",
-            "step-000000100.rescue",
             "step-+00000100",
             "step-",
             "model",
         ] {
             assert_eq!(Name::parse(other), None, "{other}");
         }
-        for name in [
-            "step-000000100",
-            "step-12345678901-2",
-            "step-000000100.rescue",
-            "step-000000100.rescue-12",
-        ] {
+        for name in ["step-000000100", "step-12345678901-2"] {
             let partial = Name::partial(name);
             assert_eq!(Name::writer(&partial), Some(&**WRITER), "{partial}");
         }
@@ -117,7 +104,7 @@ mod tests {
             "notes.partial-0000000a-0000000b",
             "step-100.partial-0000000a-0000000b",
             "step-0000000100.partial-0000000a-0000000b",
-            "step-000000100.rescue2.partial-0000000a-0000000b",
+            "step-000000100.other.partial-0000000a-0000000b",
             "step-000000100.partial-0000000a-0000000b\n",
             "step-000000100.partial-0000000A-0000000b",
             "step-000000100.partial-a-b",

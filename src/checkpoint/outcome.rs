@@ -2,7 +2,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::signal::Signal;
+use super::signals::Signal;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 
 /// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
@@ -111,35 +111,5 @@ impl fmt::Display for Resumed {
             write!(f, "; the data has changed: {}", self.changes.join(", "))?;
         }
         Ok(())
-    }
-}
-
-/// What was saved of a run whose device is lost; from [`Checkpoints::rescue`](super::Checkpoints::rescue).
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Rescued {
-    /// The folder, which is no checkpoint.
-    pub path: PathBuf,
-    /// Number of updates so far.
-    pub step: u64,
-    /// The checkpoint from which the run can continue, if one was saved.
-    pub latest: Option<PathBuf>,
-    /// The names of what is in `state.json`.
-    pub contents: Vec<String>,
-}
-
-impl fmt::Display for Rescued {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, step, .. } = self;
-        write!(
-            f,
-            "the device was lost at step {step}; {} holds ",
-            path.display()
-        )?;
-        write!(f, "{}, but no tensors; ", self.contents.join(", "))?;
-        match &self.latest {
-            Some(latest) => write!(f, "a new process can resume from {}", latest.display()),
-            None => f.write_str("there is no checkpoint to resume from"),
-        }
     }
 }

@@ -5,13 +5,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::checkpoints::Checkpoints;
+use super::document::Fingerprint;
 use super::files::{NewFile, sync_folder};
-use super::manifest::Fingerprint;
+use super::folder::Partial;
 use super::name::{Name, file_name};
 use super::outcome::is_of_saving;
-use super::partial::Partial;
-use super::snapshot::{Parts, SavedFile, State};
-use super::tensor_files::tensor_files;
+use super::snapshot::{PART, Parts, State, tensor_files};
 use crate::distributed::Group;
 use crate::error::{CheckpointError, GroupError, Result};
 use crate::files::is_plain;
@@ -20,8 +19,6 @@ use crate::train::Resumable;
 
 /// The name of the call in which ranks meet.
 const CALL: &str = "save state";
-/// The beginning of the names of files with one rank's part of the optimizer's state.
-pub(super) const PART: &str = "optimizer-rank-";
 
 impl Checkpoints {
     /// Has each rank write its part of the optimizer's state into a file of its own. Where rank 0 does not see all of these, the whole
@@ -81,7 +78,6 @@ impl Checkpoints {
             return Ok((rank == 0).then_some((state, None)));
         }
 
-        let own: Vec<_> = own.into_iter().map(SavedFile::of_tensors).collect();
         let written = file.map(|(mut file, place)| {
             own.iter().try_for_each(|own| own.write(&mut file, &[]))?;
             file.end()?;

@@ -1,7 +1,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::signal::Signal;
+use super::signals::Signal;
 use crate::distributed::{Group, Working};
 use crate::error::Result;
 

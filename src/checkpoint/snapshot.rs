@@ -1,18 +1,20 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use candle_core::Tensor;
 use rayon::prelude::*;
+use serde_json::json;
 
-use super::document::{Document, STATE};
+use super::document::{Document, Fingerprint, STATE};
 use super::files::NewFile;
-use super::manifest::Fingerprint;
-use super::partial::Partial;
-use super::tensor_files::{TensorFile, tensor_files};
+use super::folder::Partial;
+use super::load::listed_twice;
 use crate::elements::{size, with_bytes};
 use crate::error::{CheckpointError, Error, Result, invalid};
-use crate::optim::StateDict;
+use crate::optim::{StateDict, file_header, place_in_file};
 
+/// The beginning of the names of files with one rank's part of the optimizer's state.
+pub(super) const PART: &str = "optimizer-rank-";
 /// One thread's share of a copy: long enough that sharing costs nothing.
 const SHARE: usize = 4 << 20;
 
@@ -69,26 +71,22 @@ impl Snapshot {
     ) -> Result<Self> {
         // Python's transformers refuses files without it.
         let format = || ("format", "pt".to_owned());
-        let (model, model_index) = tensor_files("model", model, most, format())?;
+        let (mut files, model_index) = tensor_files("model", model, most, format())?;
         let (optimizer, optimizer_index, partial, others) = match parts {
             Some(parts) => (parts.own, None, Some(parts.partial), parts.others),
             None => {
                 let tensors = state.tensors.into_iter().collect();
                 let (files, index) = tensor_files("optimizer", tensors, most, format())?;
-                let files = files.into_iter().map(SavedFile::of_tensors).collect();
                 (files, index, None, BTreeMap::new())
             }
         };
         document.training = state.metadata;
         let json = serde_json::to_vec_pretty(&document).map_err(candle_core::Error::wrap)?;
 
-        let (mut files, is_copy) = (Vec::new(), buffer.is_some());
+        let is_copy = buffer.is_some();
         let buffer = match buffer {
-            Some(buffer) => copy(model, buffer, &mut files)?,
-            None => {
-                files.extend(model.into_iter().map(SavedFile::of_tensors));
-                Vec::new()
-            }
+            Some(buffer) => copy(&mut files, buffer)?,
+            None => Vec::new(),
         };
         files.extend(optimizer);
         let indices = [("model", model_index), ("optimizer", optimizer_index)];
@@ -106,35 +104,22 @@ impl Snapshot {
             is_copy,
         })
     }
-
-    /// What remains of a run whose device is lost.
-    pub(super) fn rescue(document: &Document) -> Result<Self> {
-        let json = serde_json::to_vec_pretty(document).map_err(candle_core::Error::wrap)?;
-        Ok(Self {
-            step: document.step,
-            files: vec![SavedFile::of_bytes(STATE, json)],
-            others: BTreeMap::new(),
-            partial: None,
-            buffer: Vec::new(),
-            is_copy: true,
-        })
-    }
 }
 
 impl SavedFile {
-    pub(super) fn of_tensors(file: TensorFile) -> Self {
-        Self {
-            name: file.name,
-            header: file.header,
-            content: Content::Tensors(file.tensors),
-        }
-    }
-
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Self {
         Self {
             name: name.to_owned(),
             header: bytes,
             content: Content::Tensors(Vec::new()),
+        }
+    }
+
+    /// Those that were not copied.
+    fn tensors(&self) -> &[Tensor] {
+        match &self.content {
+            Content::Tensors(tensors) => tensors,
+            Content::Copied(_) => &[],
         }
     }
 
@@ -172,19 +157,14 @@ impl SavedFile {
     }
 }
 
-/// Copies tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
-fn copy(
-    model: Vec<TensorFile>,
-    mut buffer: Vec<u8>,
-    files: &mut Vec<SavedFile>,
-) -> Result<Vec<u8>> {
-    let bytes = |file: &TensorFile| file.tensors.iter().map(size).sum::<usize>();
-    let total: usize = model.iter().map(bytes).sum();
-    buffer.resize(total, 0);
+/// Copies the files' tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
+fn copy(files: &mut [SavedFile], mut buffer: Vec<u8>) -> Result<Vec<u8>> {
+    let bytes = |file: &SavedFile| file.tensors().iter().map(size).sum::<usize>();
+    buffer.resize(files.iter().map(bytes).sum(), 0);
     let (mut rest, mut end) = (&mut buffer[..], 0);
-    for file in model {
+    for file in files {
         let start = end;
-        for tensor in &file.tensors {
+        for tensor in file.tensors() {
             let (to, after) = rest
                 .split_at_mut_checked(size(tensor))
                 .ok_or_else(|| misfit(&file.name))?;
@@ -199,15 +179,75 @@ fn copy(
             end += size(tensor);
             rest = after;
         }
-        files.push(SavedFile {
-            name: file.name,
-            header: file.header,
-            content: Content::Copied(start..end),
-        });
+        file.content = Content::Copied(start..end);
     }
     Ok(buffer)
 }
 
 fn misfit(file: &str) -> Error {
     invalid!(Checkpoint, "a tensor of {file} changed while it was copied")
+}
+
+/// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those the
+/// content of `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
+pub(super) fn tensor_files(
+    name: &str,
+    mut tensors: Vec<(String, Tensor)>,
+    most: u64,
+    (key, text): (&str, String),
+) -> Result<(Vec<SavedFile>, Option<Vec<u8>>)> {
+    let mut names = BTreeSet::new();
+    if let Some((twice, _)) = tensors
+        .iter()
+        .find(|(name, _)| !names.insert(name.as_str()))
+    {
+        return Err(listed_twice(twice));
+    }
+    tensors.sort_by_key(|(_, tensor)| place_in_file(tensor));
+    let total: u64 = tensors.iter().map(|(_, tensor)| size(tensor) as u64).sum();
+    let shards = split(tensors, most);
+    let count = shards.len();
+    let file_name = |index: usize| match count {
+        1 => format!("{name}.safetensors"),
+        _ => format!("{name}-{:05}-of-{count:05}.safetensors", index + 1),
+    };
+    let metadata = BTreeMap::from([(key.to_owned(), text)]);
+    let mut files = Vec::with_capacity(count);
+    let mut places = BTreeMap::new();
+    for (index, shard) in shards.into_iter().enumerate() {
+        let named = shard.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let header = file_header(named, &metadata)?;
+        if count > 1 {
+            places.extend(
+                shard
+                    .iter()
+                    .map(|(name, _)| (name.clone(), file_name(index))),
+            );
+        }
+        let tensors = shard.into_iter().map(|(_, tensor)| tensor);
+        files.push(SavedFile {
+            name: file_name(index),
+            header,
+            content: Content::Tensors(tensors.collect()),
+        });
+    }
+    let index = json!({"metadata": {"total_size": total}, "weight_map": places});
+    let index = (count > 1).then(|| serde_json::to_vec_pretty(&index));
+    Ok((files, index.transpose().map_err(candle_core::Error::wrap)?))
+}
+
+/// At least one shard; a tensor is never split.
+fn split(tensors: Vec<(String, Tensor)>, most: u64) -> Vec<Vec<(String, Tensor)>> {
+    let (mut shards, mut last, mut bytes) = (Vec::new(), Vec::new(), 0u64);
+    for (name, tensor) in tensors {
+        let more = size(&tensor) as u64;
+        if !last.is_empty() && bytes.saturating_add(more) > most {
+            shards.push(std::mem::take(&mut last));
+            bytes = 0;
+        }
+        bytes += more;
+        last.push((name, tensor));
+    }
+    shards.push(last);
+    shards
 }

@@ -1,9 +1,11 @@
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
-use super::rotate::Keep;
-use super::snapshot::Snapshot;
-use super::write::write;
+use super::document::{Fingerprint, MANIFEST, Manifest};
+use super::files::{NewFile, rename, sync_folder};
+use super::folder::{Keep, Partial, newest};
+use super::snapshot::{SavedFile, Snapshot};
+use super::verify::{read_manifest, verified};
 use crate::error::{Error, Result, invalid};
 
 /// Writes snapshots, at most one at a time in the background.
@@ -20,12 +22,8 @@ struct Running {
     thread: JoinHandle<(Vec<u8>, Result<PathBuf>)>,
 }
 
-/// How writing ended.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) step: u64,
-    pub(super) path: Result<PathBuf>,
-}
+/// Of which step a checkpoint was written, and how that ended.
+type Ended = (u64, Result<PathBuf>);
 
 impl Writer {
     pub(super) fn is_busy(&self) -> bool {
@@ -72,7 +70,6 @@ impl Writer {
     }
 
     fn end(&mut self, running: Running) -> Ended {
-        let step = running.step;
         let path = match running.thread.join() {
             Ok((buffer, path)) => {
                 self.buffer = buffer;
@@ -80,7 +77,7 @@ impl Writer {
             }
             Err(_) => Err(failed("it panicked")),
         };
-        Ended { step, path }
+        (running.step, path)
     }
 }
 
@@ -98,6 +95,76 @@ pub(super) fn write_and_rotate(snapshot: &Snapshot, folder: &Path, keep: &Keep) 
         tracing::warn!(%error, "an older checkpoint stays");
     }
     Ok(path)
+}
+
+/// Files that are open at the same time.
+const TOGETHER: usize = 16;
+
+/// Writes a checkpoint into the run's folder and returns its path. It appears under its name when it is complete and on the disk;
+/// until then everything else in the folder stays as it is. Where the same checkpoint is there already, nothing is written.
+pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
+    if let Some(saved) = newest(folder, snapshot.step)? {
+        let path = folder.join(saved.to_string());
+        if is_saved(snapshot, &path)? {
+            // Its name may not be on the disk yet, if that failed before.
+            sync_folder(folder)?;
+            return Ok(path);
+        }
+    }
+    match &snapshot.partial {
+        Some(partial) => complete(partial, snapshot, folder),
+        None => complete(&Partial::of_step(folder, snapshot.step)?, snapshot, folder),
+    }
+}
+
+/// Whether this checkpoint is intact and has the same files.
+fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
+    let Ok(saved) = read_manifest(path) else {
+        return Ok(false);
+    };
+    let files = snapshot.files.len() + snapshot.others.len();
+    let mut others = snapshot.others.iter();
+    if saved.files.len() != files || !others.all(|(name, it)| saved.files.get(name) == Some(it)) {
+        return Ok(false);
+    }
+    // The last file is small, and most likely to differ.
+    for file in snapshot.files.iter().rev() {
+        let new = file.fingerprint(&snapshot.buffer)?;
+        if saved.files.get(&file.name) != Some(&new) {
+            return Ok(false);
+        }
+    }
+    Ok(verified(path).is_ok())
+}
+
+/// Writes what is missing in the folder, and gives it its name.
+fn complete(partial: &Partial, snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
+    fill(snapshot, &partial.path)?;
+    let path = folder.join(&partial.name);
+    rename(&partial.path, &path)?;
+    sync_folder(folder)?;
+    Ok(path)
+}
+
+fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
+    let write = |file: &SavedFile| {
+        let mut new = NewFile::create(partial.join(&file.name))?;
+        file.write(&mut new, &snapshot.buffer)?;
+        new.end()?;
+        Ok(new)
+    };
+    let mut files = snapshot.others.clone();
+    for group in snapshot.files.chunks(TOGETHER) {
+        // All are written before the first is waited for, so that the disk is never idle.
+        let new: Vec<_> = group.iter().map(write).collect::<Result<_>>()?;
+        for (file, new) in group.iter().zip(new) {
+            files.insert(file.name.clone(), Fingerprint::new(new.finish()?));
+        }
+    }
+    let manifest = Manifest::new(snapshot.step, files).into_bytes();
+    let manifest = manifest.map_err(candle_core::Error::wrap)?;
+    write(&SavedFile::of_bytes(MANIFEST, manifest))?.finish()?;
+    Ok(sync_folder(partial)?)
 }
 
 #[cfg(test)]

@@ -232,7 +232,7 @@ impl IncidentLogBuilder {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<IncidentLog> {
-        let file = LineFile::open(&self.path, String::new(), Some(self.rotate_at.as_u64()));
+        let file = LineFile::open(&self.path, Some(self.rotate_at.as_u64()));
         let state = State {
             file: file.map_err(|error| OutputError::at(&self.path, &error))?,
             failure: None,

@@ -52,7 +52,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 ///     .threshold(Threshold::MemoryShare(0.95), |crossing| eprintln!("{crossing}"))
 ///     .start()?;
 /// assert_eq!(monitor.latest().len(), monitor.sources().len());
-/// let _printing = monitor.subscribe(|source, sample| println!("{source}: {sample}"));
 /// // … train …
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -83,13 +82,6 @@ pub struct Monitor {
     worker: Arc<Worker>,
     without_gpus: Option<String>,
     waited: Waited,
-}
-
-/// Keeps a listener registered, from [`Monitor::subscribe`]; dropping it ends the calls.
-#[derive(Debug)]
-#[must_use = "dropping it ends the calls"]
-pub struct Subscription {
-    _token: Arc<()>,
 }
 
 /// Options of a [`Monitor`]; from [`Monitor::builder`].
@@ -142,20 +134,6 @@ impl Monitor {
         rings.get(source).into_iter().flatten().copied().collect()
     }
 
-    /// Calls `f` with each sample from the next one on, on the monitor's thread, until the subscription is dropped.
-    ///
-    /// Nothing is sampled while `f` runs. If `f` panics, it is not called again.
-    pub fn subscribe(&self, mut f: impl FnMut(&Source, &Sample) + Send + 'static) -> Subscription {
-        let token = Arc::new(());
-        let listener = move |source: &Source, sample: &Sample| {
-            f(source, sample);
-            Ok(())
-        };
-        let output = Output::new(listener, Some(Arc::downgrade(&token)));
-        self.worker.outputs.lock().push(output);
-        Subscription { _token: token }
-    }
-
     /// The number of samples that a sink failed to write, or that a sink or callback did not receive because it panicked.
     pub fn failed_writes(&self) -> u64 {
         self.worker.failed_writes.load(Ordering::Relaxed)
@@ -196,14 +174,13 @@ impl MonitorBuilder {
         ring: impl FnMut(&Crossing<'_>) + Send + 'static,
     ) -> Self {
         self.thresholds.push(threshold);
-        self.outputs.push(Output::new(threshold.watch(ring), None));
+        self.outputs.push(Output::new(threshold.watch(ring)));
         self
     }
 
-    /// Writes each sample to `sink`. Can be called several times.
-    pub fn sink(mut self, mut sink: impl Sink + 'static) -> Self {
-        let receiver = move |source: &_, sample: &_| sink.write(source, sample);
-        self.outputs.push(Output::new(receiver, None));
+    /// Writes each sample to `sink`, which may be a closure. Can be called several times.
+    pub fn sink(mut self, sink: impl Sink + 'static) -> Self {
+        self.outputs.push(Output::new(sink));
         self
     }
 

@@ -104,23 +104,13 @@ pub enum Health {
     NeedsReset,
 }
 
-impl Health {
-    /// As in files.
-    pub(super) fn id(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Hanging => "hanging",
-            Self::Lost => "lost",
-            Self::NeedsReset => "needs_reset",
-        }
-    }
-}
-
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Good => "good",
+            Self::Hanging => "hanging",
+            Self::Lost => "lost",
             Self::NeedsReset => "needs reset",
-            other => other.id(),
         })
     }
 }

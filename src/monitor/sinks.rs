@@ -1,12 +1,10 @@
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Weak;
 use std::{fmt, mem};
 
 use bytesize::ByteSize;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::sample::{Health, NAMES, Sample, unix_milliseconds};
@@ -33,6 +31,8 @@ use crate::output::LineFile;
 /// let monitor = Monitor::builder().sink(Printed).start()?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
+///
+/// A closure `|source: &Source, sample: &Sample| -> io::Result<()>` is one too.
 pub trait Sink: Send {
     /// Writes one sample.
     ///
@@ -45,67 +45,46 @@ pub trait Sink: Send {
 
 const _: Option<&dyn Sink> = None; // object-safe
 
-type Receiver = dyn FnMut(&Source, &Sample) -> io::Result<()> + Send;
+impl<F: FnMut(&Source, &Sample) -> io::Result<()> + Send> Sink for F {
+    fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
+        self(source, sample)
+    }
+}
 
-/// A sink, a threshold's callback or a listener. If it panics, it is dropped, and the monitor goes on.
+/// A sink or a threshold's callback. If it panics, it is dropped, and the monitor goes on.
 pub(super) struct Output {
     /// `None` after a panic.
-    receiver: Option<Box<Receiver>>,
+    sink: Option<Box<dyn Sink>>,
     is_failing: bool,
-    /// Alive as long as a listener's subscription; `None` for sinks and thresholds.
-    subscription: Option<Weak<()>>,
 }
 
 impl Output {
-    pub(super) fn new(
-        receiver: impl FnMut(&Source, &Sample) -> io::Result<()> + Send + 'static,
-        subscription: Option<Weak<()>>,
-    ) -> Self {
+    pub(super) fn new(sink: impl Sink + 'static) -> Self {
         Self {
-            receiver: Some(Box::new(receiver)),
+            sink: Some(Box::new(sink)),
             is_failing: false,
-            subscription,
         }
     }
 
     /// Hands a sample on. Returns whether it was received without an error.
-    fn send(&mut self, source: &Source, sample: &Sample) -> bool {
-        let Some(receiver) = &mut self.receiver else {
+    pub(super) fn send(&mut self, source: &Source, sample: &Sample) -> bool {
+        let Some(sink) = &mut self.sink else {
             return false;
         };
-        // Unwind safety: after a panic nothing but its destructor sees the receiver's state.
-        let received = catch_unwind(AssertUnwindSafe(|| receiver(source, sample)));
+        // Unwind safety: after a panic nothing but its destructor sees the sink's state.
+        let received = catch_unwind(AssertUnwindSafe(|| sink.write(source, sample)));
         let was_failing = mem::replace(&mut self.is_failing, !matches!(received, Ok(Ok(()))));
         match received {
             Ok(Err(error)) if !was_failing => tracing::warn!(%error, "samples cannot be written"),
             Ok(_) => {}
             Err(_) => {
                 tracing::error!("a sink or callback of the monitor panicked and is dropped");
-                let dropped = self.receiver.take();
+                let dropped = self.sink.take();
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(dropped)));
             }
         }
         !self.is_failing
     }
-}
-
-/// Hands a sample to all outputs and drops those whose subscription has ended. Returns how many did not receive it.
-pub(super) fn send(outputs: &Mutex<Vec<Output>>, source: &Source, sample: &Sample) -> u64 {
-    // Taken out of the mutex, so that a listener may subscribe others.
-    let mut list = mem::take(&mut *outputs.lock());
-    let mut failed = 0;
-    list.retain_mut(|output| {
-        let subscription = output.subscription.as_ref();
-        let is_wanted = subscription.is_none_or(|token| token.strong_count() > 0);
-        if is_wanted && !output.send(source, sample) {
-            failed += 1;
-        }
-        is_wanted
-    });
-    let mut added = outputs.lock();
-    list.append(&mut added);
-    *added = list;
-    failed
 }
 
 impl fmt::Debug for Output {
@@ -114,10 +93,9 @@ impl fmt::Debug for Output {
     }
 }
 
-/// Writes samples to a file, one a line: as comma-separated values or as JSON objects.
+/// Writes samples to a file, one a line, as JSON objects in which a value that is not known is left out. [`SampleRecord`] reads them back.
 ///
-/// In CSV the first line names the columns and a value that is not known is empty; in JSON it is left out. An existing file is
-/// appended to. A file has one writer: programs that run side by side need paths of their own.
+/// An existing file is appended to. A file has one writer: programs that run side by side need paths of their own.
 ///
 /// Each line is written by one system call before the next sample is taken. If the process is killed within that call, or the
 /// machine stops, the file can end in the beginning of a line; opening the file again removes it. All other lines are whole.
@@ -129,12 +107,11 @@ impl fmt::Debug for Output {
 /// # let temporary = tempfile::tempdir().unwrap();
 /// # let folder = temporary.path();
 /// let monitor = Monitor::builder()
-///     .sink(FileSink::csv(folder.join("samples.csv")).open()?)
 ///     .sink(FileSink::json_lines(folder.join("samples.jsonl")).rotate_at(ByteSize::mib(64)).open()?)
 ///     .start()?;
 /// drop(monitor);
-/// let text = std::fs::read_to_string(folder.join("samples.csv")).unwrap();
-/// assert!(text.starts_with("taken_unix_ms,source,index,uuid,cuda,health,took_us,total_bytes,"));
+/// let text = std::fs::read_to_string(folder.join("samples.jsonl")).unwrap();
+/// assert!(text.starts_with("{\"taken_unix_ms\":"));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
@@ -145,30 +122,20 @@ pub struct FileSink {
     line: Vec<u8>,
 }
 
-/// Options of a [`FileSink`]; from [`FileSink::csv`] or [`FileSink::json_lines`].
+/// Options of a [`FileSink`]; from [`FileSink::json_lines`].
 #[derive(Debug)]
 #[must_use = "call `open()`"]
 pub struct FileSinkBuilder {
     path: PathBuf,
     rotate_at: Option<u64>,
-    is_csv: bool,
 }
 
 impl FileSink {
-    /// A file of comma-separated values. The last column is the rank, empty outside of a [group](super::MonitorBuilder::group).
-    pub fn csv(path: impl Into<PathBuf>) -> FileSinkBuilder {
+    /// Options for a file at `path`.
+    pub fn json_lines(path: impl Into<PathBuf>) -> FileSinkBuilder {
         FileSinkBuilder {
             path: path.into(),
             rotate_at: None,
-            is_csv: true,
-        }
-    }
-
-    /// A file of JSON objects.
-    pub fn json_lines(path: impl Into<PathBuf>) -> FileSinkBuilder {
-        FileSinkBuilder {
-            is_csv: false,
-            ..Self::csv(path)
         }
     }
 }
@@ -185,12 +152,7 @@ impl FileSinkBuilder {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<FileSink> {
-        let names = NAMES.join(",");
-        let header = match self.is_csv {
-            true => format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names},{LAST}\n"),
-            false => String::new(),
-        };
-        let file = LineFile::open(&self.path, header, self.rotate_at);
+        let file = LineFile::open(&self.path, self.rotate_at);
         Ok(FileSink {
             file: file.map_err(|error| OutputError::at(&self.path, &error))?,
             line: Vec::with_capacity(1024),
@@ -208,18 +170,9 @@ impl Sink for FileSink {
         } = self;
         line.clear();
         let columns = columns(source, sample);
-        if options.is_csv {
-            for (name, value) in columns {
-                if let Some(value) = value {
-                    value.write_csv(line)?;
-                }
-                line.push(if name == LAST { b'\n' } else { b',' });
-            }
-        } else {
-            let known = columns.filter_map(|(name, value)| Some((name, value?)));
-            serde_json::Serializer::new(&mut *line).collect_map(known)?;
-            line.push(b'\n');
-        }
+        let known = columns.filter_map(|(name, value)| Some((name, value?)));
+        serde_json::Serializer::new(&mut *line).collect_map(known)?;
+        line.push(b'\n');
         let written = file.append(line);
         written
             .map_err(|error| io::Error::new(error.kind(), OutputError::at(&options.path, &error)))
@@ -232,24 +185,10 @@ impl Sink for FileSink {
 enum Value<'a> {
     Number(u64),
     Text(&'a str),
+    Health(Health),
 }
 
-impl Value<'_> {
-    fn write_csv(&self, line: &mut Vec<u8>) -> io::Result<()> {
-        match self {
-            Self::Number(number) => write!(line, "{number}"),
-            Self::Text(text) if text.contains([',', '"', '\r', '\n']) => {
-                write!(line, "\"{}\"", text.replace('"', "\"\""))
-            }
-            Self::Text(text) => line.write_all(text.as_bytes()),
-        }
-    }
-}
-
-/// The name of the last column.
-const LAST: &str = "rank";
-
-/// The columns of a sample, of which unknown values are `None`.
+/// The fields of a line, of which unknown values are `None`. Not a [`SampleRecord`], which allocates.
 fn columns<'a>(
     source: &'a Source,
     sample: &'a Sample,
@@ -263,13 +202,13 @@ fn columns<'a>(
         ("index", Some(index(sample.source))),
         ("uuid", source.uuid.as_deref().map(Value::Text)),
         ("cuda", source.cuda.map(index)),
-        ("health", Some(Value::Text(sample.health.id()))),
+        ("health", Some(Value::Health(sample.health))),
         ("took_us", Some(Value::Number(took))),
     ];
     let values = NAMES.into_iter().zip(sample.values());
     let values = values.map(|(name, value)| (name, value.map(Value::Number)));
-    let last = [(LAST, source.rank.map(index))];
-    first.into_iter().chain(values).chain(last)
+    let rank = [("rank", source.rank.map(index))];
+    first.into_iter().chain(values).chain(rank)
 }
 
 /// A sample that was read back from a line of JSON.
@@ -303,7 +242,7 @@ pub struct SampleRecord {
     pub health: Health,
     /// How long taking it took, in microseconds.
     pub took_us: u64,
-    /// The known values by their names, which are those of a [`FileSink`](super::FileSink)'s columns.
+    /// The known values by their names.
     #[serde(flatten)]
     pub values: BTreeMap<String, u64>,
 }

@@ -29,9 +29,6 @@ pub enum Threshold {
     /// Clocks held down by heat, a power brake or the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful). It recovers
     /// when they have not been held down for 5 seconds, because clocks go down and up many times a second.
     HeldDown,
-    /// This many more uncorrected memory errors than at the monitor's start. A GPU's reset or a reload of its driver sets the counter
-    /// to 0; errors then count from 0. It never recovers.
-    EccErrors(u64),
 }
 
 /// The state of one source.
@@ -40,8 +37,6 @@ struct State {
     is_over: bool,
     /// When a sample was last over the threshold.
     last_over: Duration,
-    /// Memory errors are counted from here.
-    first_errors: Option<u64>,
 }
 
 impl Threshold {
@@ -52,12 +47,11 @@ impl Threshold {
             Self::MemoryFree(least) => least.as_u64() > 0,
             Self::Temperature(celsius) => celsius > 0,
             Self::HeldDown => true,
-            Self::EccErrors(more) => more > 0,
         }
     }
 
     /// Whether the sample is over the threshold, or not yet recovered from it; `None` if the value is not known.
-    fn is_over(&self, sample: &Sample, state: &mut State) -> Option<bool> {
+    fn is_over(&self, sample: &Sample, state: &State) -> Option<bool> {
         // The threshold is crossed at `over` or above, and the value has recovered at `back` or below.
         let (value, over, back) = match *self {
             Self::MemoryShare(share) => {
@@ -75,14 +69,6 @@ impl Threshold {
                 (sample.temperature? as f64, celsius, celsius - 5.)
             }
             Self::HeldDown => (f64::from(sample.held_down?.is_harmful()), 1., 0.),
-            Self::EccErrors(more) => {
-                let errors = sample.ecc_errors?;
-                let first = state.first_errors.get_or_insert(errors);
-                if errors < *first {
-                    *first = 0;
-                }
-                ((errors - *first) as f64, more as f64, f64::NEG_INFINITY)
-            }
         };
         Some(value >= over || (state.is_over && value > back))
     }
@@ -136,7 +122,6 @@ impl fmt::Display for Threshold {
             Self::MemoryFree(least) => write!(f, "less than {least} of memory left"),
             Self::Temperature(celsius) => write!(f, "{celsius} °C"),
             Self::HeldDown => f.write_str("clocks held down"),
-            Self::EccErrors(more) => write!(f, "{more} uncorrected memory errors"),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 
 use super::sample::{Health, Sample};
-use super::sinks::{self, Output, SampleRecord};
+use super::sinks::{Output, SampleRecord};
 use super::source::{Looker, Source};
 use crate::error::{Result, invalid};
 
@@ -124,7 +124,7 @@ impl Worker {
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != this) {
             let _ = thread.join();
         }
-        // A thread that still hangs keeps no sink or listener alive.
+        // A thread that still hangs keeps no sink alive.
         let _outputs = mem::take(&mut *self.outputs.lock());
     }
 
@@ -158,8 +158,7 @@ impl Worker {
                     return;
                 };
                 self.samples.push(source, &sample);
-                let failed = sinks::send(&self.outputs, source, &sample);
-                self.failed_writes.fetch_add(failed, Ordering::Relaxed);
+                self.send(source, &sample);
             }
             if !mem::replace(&mut self.duty.lock().is_ready, true) {
                 self.changed.notify_all();
@@ -168,6 +167,15 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    fn send(&self, source: &Source, sample: &Sample) {
+        // Taken out of the mutex, which a callback that drops the monitor locks.
+        let mut outputs = mem::take(&mut *self.outputs.lock());
+        let received = outputs.iter_mut().map(|output| output.send(source, sample));
+        let failed = received.filter(|is_received| !is_received).count() as u64;
+        self.failed_writes.fetch_add(failed, Ordering::Relaxed);
+        *self.outputs.lock() = outputs;
     }
 
     /// Fills in a sample. Returns `None` if the monitor ends, or if another thread has taken over meanwhile.
@@ -219,7 +227,7 @@ fn until_next(interval: Duration, now: Duration) -> Duration {
     interval.saturating_sub(Duration::from_nanos(passed as u64))
 }
 
-/// The sources and their latest samples. Separate from the worker, so that an incident log keeps no sink, listener or driver alive.
+/// The sources and their latest samples. Separate from the worker, so that an incident log keeps no sink or driver alive.
 #[derive(Debug)]
 pub(crate) struct Samples {
     pub(super) sources: Vec<Source>,

@@ -9,7 +9,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::replace::replace;
+use crate::files::replace;
 
 /// An optimizer's state: named tensors in host memory, and text; from [`Commit::state`](super::Commit::state).
 ///

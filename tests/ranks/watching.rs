@@ -276,8 +276,8 @@ fn what_is_recorded_carries_the_rank() {
     together(2, |group| {
         let rank = group.rank();
         let folder = folder(group, "carried");
-        let samples = folder.join(format!("samples.{rank}.csv"));
-        let sink = FileSink::csv(&samples).open();
+        let samples = folder.join(format!("samples.{rank}.jsonl"));
+        let sink = FileSink::json_lines(&samples).open();
         let monitor = Monitor::builder()
             .group(group)
             .sink(sink.expect("a file"))
@@ -329,11 +329,12 @@ fn what_is_recorded_carries_the_rank() {
         assert!(last.samples.iter().all(|it| it.rank == Some(rank)));
         assert!(monitor.sources().iter().all(|it| it.rank == Some(rank)));
         drop(monitor);
-        let csv = fs::read_to_string(samples).expect("the samples");
-        let mut lines = csv.lines();
-        assert!(lines.next().expect("a header").ends_with(",rank"));
-        let end = format!(",{rank}");
-        assert!(lines.all(|line| line.ends_with(&end)), "{csv}");
+        let json = fs::read_to_string(samples).expect("the samples");
+        let end = format!(",\"rank\":{rank}}}");
+        assert!(
+            !json.is_empty() && json.lines().all(|line| line.ends_with(&end)),
+            "{json}"
+        );
         group.barrier().expect("all have read");
         if rank == 0 {
             fs::remove_dir_all(folder).expect("the folder");

@@ -20,13 +20,7 @@ pub(super) fn write(recorder: &Recorder, title: &str, all: Option<&Gathered>) ->
         style = include_str!("page.css"),
         // `</script` would end the script element that holds the data; JSON allows this escape for the bracket.
         data = data(recorder, all).to_string().replace('<', "\\u003c"),
-        script = concat!(
-            include_str!("words.js"),
-            include_str!("chart.js"),
-            include_str!("hover.js"),
-            include_str!("lanes.js"),
-            include_str!("build.js"),
-        ),
+        script = concat!(include_str!("charts.js"), include_str!("sections.js")),
     )
 }
 

@@ -1,9 +1,9 @@
 //! GPUs: each field failing in turn, GPUs that are lost and found, and calls that hang.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
-use candle_headroom::monitor::HeldDown;
+use candle_headroom::monitor::{HeldDown, Source};
 
 use super::*;
 
@@ -191,18 +191,21 @@ fn a_call_that_hangs_holds_nobody_up() {
     }
     drop(monitor);
 
-    // No call begins once the monitor ends: it ends while a listener runs, and the next GPU would hang by then.
-    let monitor = quick().start().unwrap();
-    until(&monitor, 3, |sample| sample.health == Health::Good);
+    // No call begins once the monitor ends: it ends while a sink runs, and the next GPU would hang by then.
     let (send, receive) = mpsc::channel();
-    let hangs = AtomicBool::new(false);
-    let _listening = monitor.subscribe(move |_, sample| {
-        if sample.source == 2 && !hangs.swap(true, Ordering::Relaxed) {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let next_hangs = Arc::clone(&hangs);
+    let sink = move |_: &Source, sample: &Sample| {
+        if sample.source == 2 && next_hangs.swap(false, Ordering::Relaxed) {
             Simulator::load().delay(GPU, 8000);
             send.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(300));
         }
-    });
+        Ok(())
+    };
+    let monitor = quick().sink(sink).start().unwrap();
+    until(&monitor, 3, |sample| sample.health == Health::Good);
+    hangs.store(true, Ordering::Relaxed);
     receive.recv().unwrap();
     let began = Instant::now();
     drop(monitor);

@@ -82,7 +82,6 @@ fn bad_input_is_a_typed_error() {
         Threshold::MemoryShare(f64::NAN),
         Threshold::MemoryFree(ByteSize(0)),
         Threshold::Temperature(0),
-        Threshold::EccErrors(0),
     ] {
         let error = refused(builder().threshold(threshold, |_| {}));
         assert!(error.starts_with("`threshold` is out of range"), "{error}");

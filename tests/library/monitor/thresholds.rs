@@ -9,17 +9,15 @@ use super::*;
 /// A ring: of which threshold, when, and whether it was crossed or recovered.
 type Ring = (Threshold, Duration, bool);
 
-/// Two waves from 30 to 90 °C with noise of a degree, in which the GPU is lost; clocks that go down and up; a small share of memory; a
-/// counter of errors that a reset sets back.
+/// Two waves from 30 to 90 °C with noise of a degree, in which the GPU is lost; clocks that go down and up; a small share of memory.
 #[test]
 fn each_ring_has_one_recovery() {
     const GPU: u32 = 7;
     let hot = Threshold::Temperature(80);
     let small = Threshold::MemoryShare(0.05);
     let simulator = Simulator::load();
-    simulator.set(GPU, "nvmlDeviceGetTotalEccErrors", 5);
     let rings = Arc::new(Mutex::new(Vec::<Ring>::new()));
-    let watched = [hot, small, Threshold::HeldDown, Threshold::EccErrors(1)];
+    let watched = [hot, small, Threshold::HeldDown];
     let builder = watched.into_iter().fold(quick(), |builder, threshold| {
         let rings = Arc::clone(&rings);
         builder.threshold(threshold, move |crossing: &Crossing<'_>| {
@@ -38,7 +36,6 @@ fn each_ring_has_one_recovery() {
     let ways = |threshold| -> Vec<_> { of(threshold).iter().map(|ring| ring.1).collect() };
     let until = |is_it: &dyn Fn(&Sample) -> bool| until(&monitor, GPU as usize, is_it);
 
-    simulator.set(GPU, "nvmlDeviceGetTotalEccErrors", 0);
     let hold = |bits: u64| {
         simulator.set(GPU, "nvmlDeviceGetCurrentClocksEventReasons", bits);
         until(&|sample| sample.held_down == Some(HeldDown::from_bits(bits)))
@@ -74,12 +71,6 @@ fn each_ring_has_one_recovery() {
         }
     }
     assert_eq!(ways(hot), [true, false, true, false]);
-
-    // The errors before the reset do not count; this one does.
-    until(&|sample| sample.ecc_errors == Some(0));
-    simulator.set(GPU, "nvmlDeviceGetTotalEccErrors", 4);
-    until(&|sample| sample.ecc_errors == Some(4));
-    assert_eq!(ways(Threshold::EccErrors(1)), [true]);
 
     let recovered = last_down + Duration::from_secs(5);
     until(&|sample| sample.at > recovered + Duration::from_secs(1));

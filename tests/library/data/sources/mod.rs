@@ -8,7 +8,6 @@ mod json;
 mod lines;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod safetensors;
 mod tensors;
 mod tokens;
 

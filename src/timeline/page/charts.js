@@ -1,3 +1,63 @@
+// Shared by the other parts: the record, formatting of numbers, and elements.
+'use strict';
+const data = JSON.parse(document.getElementById('data').textContent);
+const { steps, evaluations, marks, notes, totals } = data, count = steps.began.length;
+const $ = id => document.getElementById(id);
+const known = values => values.filter(value => value !== null);
+const most = values => known(values).reduce((a, b) => Math.max(a, b), -Infinity);
+const final = list => list[list.length - 1];
+const limit = final(known(steps.limit));
+
+// Formatting of numbers. Times are in microseconds.
+const digits = (value, n = 3) => {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
+  return value.toLocaleString('en', { maximumFractionDigits: size >= 1000 ? 0 : Math.max(0, n - 1 - Math.floor(Math.log10(size || 1))) });
+};
+function bytes(value) {
+  if (value === null || value === undefined || !isFinite(value)) return 'n/a';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit++; }
+  return digits(value) + ' ' + units[unit];
+}
+function time(us) {
+  if (us < 1e3) return us.toFixed(0) + ' µs';
+  if (us < 1e6) return digits(us / 1e3) + ' ms';
+  const s = us / 1e6, two = n => String(Math.floor(n)).padStart(2, '0');
+  if (s < 120) return digits(s) + ' s';
+  return s < 3600 ? Math.floor(s / 60) + ':' + two(s % 60) + ' min' : Math.floor(s / 3600) + ':' + two(s / 60 % 60) + ' h';
+}
+const clock = us => new Date(data.began + us / 1e3).toLocaleTimeString('en-GB');
+const plural = (n, word) => digits(n) + ' ' + word + (n === 1 ? '' : 's');
+
+// Elements.
+function add(parent, element, text) {
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+function svg(parent, name, attributes, text) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const key in attributes) element.setAttribute(key, attributes[key]);
+  return add(parent, element, text);
+}
+function html(parent, name, className, text) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  return add(parent, element, text);
+}
+// A word of a legend or a badge, with its colour.
+function key(parent, className, text, colour) {
+  html(parent, 'span', className, text).style.setProperty('--c', `var(${colour})`);
+}
+// A bar in a cell: a percentage and a colour for each of its parts, and a text behind it.
+function bar(cell, className, parts, text) {
+  const box = html(cell, 'span', className);
+  for (const [width, colour] of parts) Object.assign(html(box, 'i').style, { width: width + '%', background: `var(${colour})` });
+  cell.append(text);
+}
+
 // The charts over the whole run.
 const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
 const whole = [0, Math.max(final(steps.ended) ?? data.now, final(evaluations)?.ended ?? 0, final(marks)?.at ?? 0, final(notes)?.at ?? 0)];
@@ -174,4 +234,80 @@ function drawMarks(root, shown, x) {
     item.addEventListener('pointermove', event => { event.stopPropagation(); showTip(event, time(first.at), [], lines); });
     item.addEventListener('pointerleave', hideTip);
   }
+}
+
+// Hovering and zooming.
+const tip = $('tip');
+// Each row is a name, a value and its format; unknown values are left out.
+function showTip(event, title, rows, lines) {
+  tip.replaceChildren();
+  html(tip, 'b', '', title);
+  const list = html(tip, 'dl');
+  for (const [name, value, format = digits] of rows) {
+    if (value === null || value === undefined) continue;
+    html(list, 'dt', '', name);
+    html(list, 'dd', '', format(value));
+  }
+  for (const line of lines) html(tip, 'p', '', line);
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = Math.min(event.clientX + 16, innerWidth - width - 8) + 'px';
+  tip.style.top = Math.max(8, Math.min(event.clientY + 14, innerHeight - height - 8)) + 'px';
+}
+function hideTip() {
+  tip.hidden = true;
+  panels.forEach(panel => panel.cursor?.setAttribute('visibility', 'hidden'));
+}
+function describe(event, at, place) {
+  for (const { cursor } of panels) for (const [name, value] of [['x1', place], ['x2', place], ['visibility', 'visible']]) cursor.setAttribute(name, value);
+  const title = (name, began) => `${name} · ${time(began)} · ${clock(began)}`;
+  const evaluation = evaluations.find(one => at >= one.began && at <= one.ended);
+  if (evaluation) {
+    const { began, ended, peak, most, samples } = evaluation;
+    return showTip(event, title('Evaluation', began), [['highest use', peak, bytes], ['largest micro-batch', most], ['samples', samples], ['time', ended - began, time]], []);
+  }
+  if (!count) return;
+  const i = Math.max(steps.began.filter(began => began <= at).length - 1, 0);
+  const step = Object.fromEntries(Object.entries(steps).map(([name, column]) => [name, column[i]]));
+  const ofLimit = step.limit ? ` of ${bytes(step.limit)} (${(step.peak / step.limit * 100).toFixed(0)} %)` : '';
+  const sizes = step.least === step.most ? step.most : `${step.least}–${step.most}`;
+  const rows = [
+    ['highest use', step.peak, peak => bytes(peak) + ofLimit],
+    ['in use after', step.in_use, bytes],
+    ['held by the pool', step.reserved, bytes],
+    ['micro-batches', step.micro_batches, number => `${digits(number)} of ${sizes}`],
+    ['would fit', step.fits],
+    ['why no more', step.reason, String],
+    ['expected', step.predicted, bytes],
+    ['throughput', rate[i], value => digits(value) + ' samples/s'],
+    ['time', step.busy, time],
+    ['waited for data', step.waited, time],
+    ['did not fit', step.retries || null],
+    ...data.numbers.map(series => [series.name, series.value[series.at.findIndex(when => when >= step.began)], value => digits(value, 4)]),
+  ];
+  const within = marks.filter(mark => mark.at >= step.began && mark.at <= step.ended).slice(0, 4).map(mark => mark.text);
+  showTip(event, title(step.steps > 1 ? `Steps ${step.last - step.steps + 1}–${step.last}` : `Step ${step.last}`, step.began), rows, within);
+}
+function interact(root, apply, hover) {
+  let from = null, box = null;
+  const at = event => root.timeAt(event.clientX - root.getBoundingClientRect().left);
+  const width = now => Math.abs(root.place(now) - root.place(from));
+  root.addEventListener('pointerdown', event => {
+    from = at(event); root.setPointerCapture(event.pointerId);
+    box = svg(root, 'rect', { class: 'drag', y: 0, height: root.clientHeight, x: root.place(from), width: 0 });
+  });
+  root.addEventListener('pointermove', event => {
+    const now = at(event);
+    box?.setAttribute('x', root.place(Math.min(from, now)));
+    box?.setAttribute('width', width(now));
+    hover(event, now, root.place(now));
+  });
+  root.addEventListener('pointerup', event => {
+    const now = at(event), isWide = from !== null && width(now) > 6, range = [Math.min(from, now), Math.max(from, now)];
+    box?.remove();
+    from = box = null;
+    if (isWide) apply(range);
+  });
+  root.addEventListener('pointerleave', hideTip);
+  root.addEventListener('dblclick', () => apply(null));
 }
