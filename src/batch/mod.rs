@@ -26,7 +26,6 @@ mod recompute;
 mod regions;
 mod run;
 mod slices;
-mod trials;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use cut::{CutCheck, CutFinding};

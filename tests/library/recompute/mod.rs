@@ -2,7 +2,6 @@
 
 mod equality;
 mod exhaustion;
-mod measured;
 mod own_loop;
 mod state;
 
