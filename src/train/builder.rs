@@ -96,15 +96,6 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Sets whether gradients travel between the ranks of a [group](Self::group) as bf16, which halves the bytes; off by default. They are
-    /// accumulated in f32, rounded to bf16 for the exchange, and rounded again in each sum of two ranks' gradients: about three digits are
-    /// left. f64 gradients are not narrowed.
-    #[cfg(feature = "distributed")]
-    pub fn exchange_in_bf16(mut self, narrows: bool) -> Self {
-        self.exchange.narrows = narrows;
-        self
-    }
-
     /// Follows this memory's limit, and completes reports and errors with its numbers.
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
         self.engine.memory = Some(memory.clone());

@@ -76,8 +76,6 @@ impl fmt::Display for Exchange {
 pub(super) struct Settings {
     /// Parameters are compared after this many updates.
     pub(super) compare_every: u64,
-    /// Gradients travel as bf16.
-    pub(super) narrows: bool,
     /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
     pub(super) measured: Option<usize>,
 }
@@ -86,7 +84,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             compare_every: 1000,
-            narrows: false,
             measured: None,
         }
     }

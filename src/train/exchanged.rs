@@ -28,9 +28,7 @@ impl Slots {
         // The old memory goes first.
         self.slots.iter_mut().for_each(|slot| slot.buffer = None);
         self.flat = None;
-        let flat = Flat::new(layout, &self.slots, |slot| {
-            self.reach.is_buffer(&slot.parameter)
-        })?;
+        let flat = Flat::new(layout, &self.slots)?;
         flat.attach(&mut self.slots);
         self.flat = Some(flat);
         self.fingerprint = self.checksum();
@@ -96,7 +94,7 @@ impl Slots {
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
         }
         for bucket in self.flat.iter().flat_map(Flat::buckets) {
-            hasher.update(&bucket.values.elem_count().to_le_bytes());
+            hasher.update(&bucket.elem_count().to_le_bytes());
         }
         hasher.finalize()
     }

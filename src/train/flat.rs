@@ -16,14 +16,13 @@ pub(super) struct Layout {
     ranks: usize,
     /// Elements of a full bucket.
     bucket: usize,
-    /// Whether f32 buckets travel as bf16.
-    narrows: bool,
 }
 
 /// The gradient buffers of all parameters, one after the other, and the mean of the losses.
 #[derive(Debug)]
 pub(super) struct Flat {
-    buckets: Vec<Bucket>,
+    /// Each is exchanged in one call.
+    buckets: Vec<Tensor>,
     loss: Option<Tensor>,
     places: HashMap<TensorId, Place>,
 }
@@ -37,24 +36,12 @@ struct Place {
     len: usize,
 }
 
-/// Memory that is exchanged in one call.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    pub(super) values: Tensor,
-    /// What travels in place of the values.
-    pub(super) narrow: Option<Tensor>,
-}
-
 impl Layout {
     /// Full buckets have about `bucket` elements.
-    pub(super) fn new(ranks: usize, bucket: usize, narrows: bool) -> Self {
+    pub(super) fn new(ranks: usize, bucket: usize) -> Self {
         let unit = ranks * ALIGNMENT;
         let bucket = (bucket / unit).max(1) * unit;
-        Self {
-            ranks,
-            bucket,
-            narrows,
-        }
+        Self { ranks, bucket }
     }
 
     /// The number of elements with padding.
@@ -81,36 +68,29 @@ impl Layout {
 }
 
 impl Flat {
-    /// Allocates the memory for these slots. Those that are `exact` are not narrowed.
-    pub(super) fn new(
-        layout: Layout,
-        slots: &[Slot],
-        exact: impl Fn(&Slot) -> bool,
-    ) -> Result<Self> {
+    /// Allocates the memory for these slots.
+    pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
         let mut flat = Self {
             buckets: Vec::new(),
             loss: None,
             places: HashMap::new(),
         };
-        let narrows = |slot: &Slot| layout.narrows && !exact(slot);
-        for (dtype, narrowed) in [(DType::F32, true), (DType::F32, false), (DType::F64, false)] {
+        for dtype in [DType::F32, DType::F64] {
             let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
-            let slots: Vec<_> = slots
-                .filter(|slot| dtype == DType::F64 || narrows(slot) == narrowed)
-                .collect();
-            let Some(device) = slots
-                .first()
-                .map(|slot| slot.parameter.var.device().clone())
-            else {
+            let slots: Vec<_> = slots.collect();
+            let Some(first) = slots.first() else {
                 continue;
             };
             let lens = slots.iter().map(|slot| slot.parameter.var.elem_count());
             let used: usize = lens.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
-            // The mean of the losses travels behind the gradients, unless they are narrowed.
-            let has_loss = flat.loss.is_none() && !narrowed;
-            let buffer =
-                Tensor::zeros(layout.padded(used + usize::from(has_loss)), dtype, &device)?;
-            flat.cut(layout, &buffer, narrowed)?;
+            // The mean of the losses travels behind the gradients.
+            let has_loss = flat.loss.is_none();
+            let len = layout.padded(used + usize::from(has_loss));
+            let buffer = Tensor::zeros(len, dtype, first.parameter.var.device())?;
+            for range in layout.buckets(len) {
+                let bucket = buffer.narrow(0, range.start, range.len())?;
+                flat.buckets.push(bucket);
+            }
             if has_loss {
                 flat.loss = Some(buffer.narrow(0, used, 1)?);
             }
@@ -126,12 +106,6 @@ impl Flat {
                 flat.places.insert(var.id(), place);
                 start += len.next_multiple_of(ALIGNMENT);
             }
-        }
-        if let (None, Some(slot)) = (&flat.loss, slots.first()) {
-            let device = slot.parameter.var.device();
-            let alone = Tensor::zeros(layout.padded(1), DType::F32, device)?;
-            flat.cut(layout, &alone, false)?;
-            flat.loss = Some(alone.narrow(0, 0, 1)?);
         }
         Ok(flat)
     }
@@ -173,23 +147,7 @@ impl Flat {
         }
     }
 
-    /// Adds a buffer's buckets. Those that are narrowed share one buffer, because they travel one after the other.
-    fn cut(&mut self, layout: Layout, buffer: &Tensor, narrows: bool) -> Result<()> {
-        let len = buffer.elem_count();
-        let narrow =
-            narrows.then(|| Tensor::zeros(len.min(layout.bucket), DType::BF16, buffer.device()));
-        let narrow = narrow.transpose()?;
-        for range in layout.buckets(len) {
-            let narrow = narrow.as_ref().map(|all| all.narrow(0, 0, range.len()));
-            self.buckets.push(Bucket {
-                values: buffer.narrow(0, range.start, range.len())?,
-                narrow: narrow.transpose()?,
-            });
-        }
-        Ok(())
-    }
-
-    pub(super) fn buckets(&self) -> &[Bucket] {
+    pub(super) fn buckets(&self) -> &[Tensor] {
         &self.buckets
     }
 
@@ -222,23 +180,5 @@ impl Flat {
     /// The place of the losses' mean.
     pub(super) fn loss(&self) -> Option<&Tensor> {
         self.loss.as_ref()
-    }
-}
-
-impl Bucket {
-    /// Has `exchange` sum the values, or what travels in their place, of all ranks, each multiplied by its rank's factor.
-    /// `narrow` is written without an allocation.
-    pub(super) fn travel(
-        &self,
-        factor: f64,
-        exchange: impl FnOnce(&Tensor, f64) -> Result<()>,
-    ) -> Result<()> {
-        let Some(narrow) = &self.narrow else {
-            return exchange(&self.values, factor);
-        };
-        blend(&self.values, factor, 0., None)?;
-        blend(narrow, 0., 1., Some(&self.values))?;
-        exchange(narrow, 1.)?;
-        Ok(blend(&self.values, 0., 1., Some(narrow))?)
     }
 }

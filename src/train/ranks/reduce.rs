@@ -233,18 +233,17 @@ impl Ranks {
         };
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(own / total, |values, factor| {
-                let operation = match self.is_sharded {
-                    true => {
-                        if factor != 1. {
-                            blend(values, factor, 0., None)?;
-                        }
-                        Operation::ReduceScatter
+            let factor = own / total;
+            let operation = match self.is_sharded {
+                true => {
+                    if factor != 1. {
+                        blend(bucket, factor, 0., None)?;
                     }
-                    false => Operation::AllReduce { factor },
-                };
-                self.engine.exchange(values, operation, &watch)
-            })?;
+                    Operation::ReduceScatter
+                }
+                false => Operation::AllReduce { factor },
+            };
+            self.engine.exchange(bucket, operation, &watch)?;
         }
         self.engine.finish(&watch)?;
         let mean = StepLoss::mean(loss.clone(), total);
@@ -278,8 +277,7 @@ impl Ranks {
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
             for bucket in flat.buckets() {
-                self.engine
-                    .exchange(&bucket.values, Operation::AllGather, &watch)?;
+                self.engine.exchange(bucket, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
             slots.take_parameters()?;

@@ -56,7 +56,7 @@ fn place<O: Commit>(
     engine: Arc<dyn Collectives>,
     settings: Settings,
 ) -> Result<()> {
-    let layout = Layout::new(group.size(), engine.bucket(), settings.narrows);
+    let layout = Layout::new(group.size(), engine.bucket());
     core.accumulator.slots.lay_out(layout)?;
     let shares = |updates| Shares::new(group.size(), updates);
     let shares = settings.measured.map(shares);
