@@ -30,7 +30,6 @@ mod slices;
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use cut::{CutCheck, CutFinding};
 pub use division::Division;
-pub(crate) use division::SharedDivision;
 pub(crate) use engine::Engine;
 pub use event::Event;
 pub(crate) use exhaustion::ended;

@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use super::division::SharedDivision;
 use super::position::{Place, Position};
 
 /// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
@@ -22,8 +21,6 @@ pub struct Origin<'a> {
     pub samples: usize,
     /// How long the caller waited for the batch.
     pub waited: Duration,
-    /// How the loader divides its next batches among the ranks.
-    pub(crate) division: &'a SharedDivision,
 }
 
 /// A trainer that knows which batches its updates have consumed.

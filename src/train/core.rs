@@ -7,7 +7,6 @@ use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::awaited::Awaited;
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
-use super::exchange::Spent;
 use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
 use super::positions::Positions;
@@ -42,7 +41,7 @@ pub(super) struct Core<O> {
     /// Those that update together with this one.
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
-    pub(super) spent: Spent,
+    pub(super) spent: f64,
     /// Number of batches given since the last update, with those that failed.
     pub(super) given: usize,
     /// `None` without other ranks and without sharded state.
@@ -70,7 +69,7 @@ impl<O: Commit> Core<O> {
             positions: Positions::default(),
             awaited: Awaited::default(),
             ranks: None,
-            spent: Spent::default(),
+            spent: 0.,
             given: 0,
             shard: None,
             is_replaced: false,
@@ -117,7 +116,7 @@ impl<O: Commit> Core<O> {
         if earlier == 0 {
             self.follow_buffers()?;
             self.at_window.save()?;
-            self.spent = Spent::default();
+            self.spent = 0.;
         }
         let waited = waited(&origins);
         let batches = self.accumulator.window.batches;
@@ -141,10 +140,7 @@ impl<O: Commit> Core<O> {
                 0 => Ok(()),
                 _ => engine.run(extent, &mut accumulation, took),
             };
-            let spent = &mut accumulation.core.spent;
-            spent.cost = spent.cost.saturating_add(extent.cost);
-            spent.seconds += began.elapsed().as_secs_f64();
-            spent.is_exhausted |= took.retries > 0;
+            accumulation.core.spent += began.elapsed().as_secs_f64();
             let checked = run.and_then(|()| accumulation.check_first_cut(engine, took));
             let ended = checked.and_then(|()| {
                 // With the update, so that the two cannot disagree.
@@ -198,13 +194,6 @@ impl<O: Commit> Core<O> {
         }
         let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());
         Ok(CutCheck::new(all, alone))
-    }
-
-    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known.
-    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
-        if let Some(ranks) = &mut self.ranks {
-            ranks.divide(origins, &mut self.positions);
-        }
     }
 
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::ranks::Data;
-use crate::batch::{Division, Origin, Place, Position};
+use crate::batch::{Origin, Place, Position};
 
 /// How far loaders have been read, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -88,13 +88,6 @@ impl Positions {
                     entry.insert(position);
                 }
             }
-        }
-    }
-
-    /// A run that is resumed after the last update divides the loader's batches so.
-    pub(super) fn divide(&mut self, loader: &str, division: &Division) {
-        if let Some(position) = self.consumed.get_mut(loader) {
-            position.division = Some(division.clone());
         }
     }
 

@@ -1,8 +1,6 @@
 //! No other ranks: the feature `distributed` is off. They cannot be made, so nothing of them is ever called.
 
 use super::core::Core;
-use super::exchange::Settings;
-use super::positions::Positions;
 use super::report::StepReport;
 use crate::batch::{Engine, Origin, Processed};
 use crate::distributed::Group;
@@ -25,7 +23,7 @@ pub(super) fn join<O>(
     _: Result<Core<O>>,
     group: &Group,
     _: Vec<String>,
-    _: Settings,
+    _: u64,
 ) -> Result<Core<O>> {
     match *group {}
 }
@@ -54,10 +52,6 @@ impl Turn {
 
 impl Ranks {
     pub(super) fn rank(&self) -> usize {
-        match *self {}
-    }
-
-    pub(super) fn divide(&mut self, _: &[Origin<'_>], _: &mut Positions) {
         match *self {}
     }
 

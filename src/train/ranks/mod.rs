@@ -7,7 +7,6 @@
 
 mod data;
 mod reduce;
-mod shares;
 mod start;
 mod status;
 
@@ -38,7 +37,7 @@ impl<O: Commit> Core<O> {
         // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
         let began = Instant::now();
         engine.device.synchronize()?;
-        self.spent.seconds += began.elapsed().as_secs_f64();
+        self.spent += began.elapsed().as_secs_f64();
         let measured = Measured::begin(engine.memory.as_ref());
         let (spent, data) = (std::mem::take(&mut self.spent), self.positions.data());
         let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent, &data);

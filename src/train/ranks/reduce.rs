@@ -6,9 +6,8 @@ use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
 use super::data::Data;
-use super::shares::Shares;
 use super::status::{CALL, Progress, Status, Turn, bits, check};
-use crate::batch::{Engine, Measured, Origin, run_phase};
+use crate::batch::{Engine, Measured, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
@@ -16,9 +15,8 @@ use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
 use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
-use crate::train::exchange::{Exchange, RankWork, Spent};
+use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
-use crate::train::positions::Positions;
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
@@ -32,8 +30,6 @@ pub(in crate::train) struct Ranks {
     progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
-    /// `None` if batches are not divided by what ranks were measured to do.
-    pub(super) shares: Option<Shares>,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -45,7 +41,6 @@ impl Ranks {
         group: &Group,
         engine: Arc<dyn Collectives>,
         compare_every: u64,
-        shares: Option<Shares>,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -54,16 +49,8 @@ impl Ranks {
             compares: true,
             progress: Arc::default(),
             since: Instant::now(),
-            shares,
             is_sharded: false,
             loss: None,
-        }
-    }
-
-    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known. `positions` are made to say so.
-    pub(in crate::train) fn divide(&mut self, origins: &[Origin<'_>], positions: &mut Positions) {
-        if let Some(shares) = &mut self.shares {
-            shares.divide(origins, positions);
         }
     }
 
@@ -94,7 +81,7 @@ impl Ranks {
         engine: &Engine,
         memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
-        spent: Spent,
+        seconds: f64,
         data: &Data,
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
@@ -110,10 +97,8 @@ impl Ranks {
         let began = Instant::now();
         status.data = data.checksum(&self.group)?;
         let elapsed = began.saturating_duration_since(self.since);
-        status.computed = spent.seconds as f32;
+        status.computed = seconds as f32;
         status.elapsed = elapsed.as_secs_f64() as f32;
-        let measures = self.shares.as_ref().is_some_and(Shares::is_measuring);
-        status.pace = spent.pace().filter(|_| measures);
         let progress = Arc::clone(&self.progress);
         let agree = || {
             let agreed = self.agree(accumulator, status, data);
@@ -137,9 +122,6 @@ impl Ranks {
             }
         }
         let reduced = began.elapsed().saturating_sub(waited);
-        if let Some(shares) = &mut self.shares {
-            shares.observe(statuses.iter().map(|status| status.pace));
-        }
         self.since = Instant::now();
         let works = statuses.iter().map(|status| RankWork {
             samples: status.samples,

@@ -3,12 +3,10 @@ use std::sync::Arc;
 use candle_core::Var;
 
 use super::reduce::Ranks;
-use super::shares::Shares;
 use crate::distributed::{Collectives, Group, Operation};
 use crate::error::{GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
-use crate::train::exchange::Settings;
 use crate::train::flat::Layout;
 
 /// The name of the call in which ranks meet.
@@ -19,7 +17,7 @@ pub(in crate::train) fn join<O: Commit>(
     core: Result<Core<O>>,
     group: &Group,
     options: Vec<String>,
-    settings: Settings,
+    compare_every: u64,
 ) -> Result<Core<O>> {
     if group.size() == 1 {
         return core;
@@ -45,7 +43,7 @@ pub(in crate::train) fn join<O: Commit>(
     }
     engine.finish(&watch)?;
     // What follows can run out of memory on one rank alone.
-    let placed = place(&mut core, group, engine, settings);
+    let placed = place(&mut core, group, engine, compare_every);
     group.agree(CALL, placed, |()| ()).map(|_| core)
 }
 
@@ -54,13 +52,11 @@ fn place<O: Commit>(
     core: &mut Core<O>,
     group: &Group,
     engine: Arc<dyn Collectives>,
-    settings: Settings,
+    compare_every: u64,
 ) -> Result<()> {
     let layout = Layout::new(group.size(), engine.bucket());
     core.accumulator.slots.lay_out(layout)?;
-    let shares = |updates| Shares::new(group.size(), updates);
-    let shares = settings.measured.map(shares);
-    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
+    core.ranks = Some(Ranks::new(group, engine, compare_every));
     core.shard()
 }
 
