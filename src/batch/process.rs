@@ -2,18 +2,17 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::attempt::{Attempt, Failure, Held};
-use super::engine::Engine;
-use super::micro_batch::MicroBatch;
-use super::observer::{Observer, Task};
-use super::origin::{Origin, waited};
-use super::plan::Plan;
-use super::policy::{BatchPolicy, Extent, at_least_one};
-use super::predictive::Predictive;
-use super::processed::Processed;
-use super::slices::Batch;
 use crate::error::{Phase, Result};
 use crate::memory::DeviceMemory;
+use super::attempt::{Attempt, Failure, Held};
+use super::engine::{Engine, Processed};
+use super::micro_batch::MicroBatch;
+use super::observer::{Observer, Task};
+use super::plan::Plan;
+use super::policy::{BatchPolicy, Extent, at_least_one};
+use super::position::{Origin, waited};
+use super::predictive::Predictive;
+use super::slices::Batch;
 
 /// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: none for 0 samples, such as
 /// the [share](crate::distributed::Group::share) of a rank that gets none.

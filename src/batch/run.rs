@@ -1,20 +1,19 @@
 use std::cell::RefCell;
 
+use crate::error::{Error, Result};
+use crate::layers;
+use crate::memory::{DeviceMemory, recover, unmask};
+use crate::mix::mix;
+use crate::regions::Surroundings;
 use super::attempt::{Attempt, Failure, Work};
-use super::engine::Engine;
+use super::engine::{Engine, Processed};
 use super::event::Event;
 use super::exhaustion::{ended, is_passing};
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
 use super::policy::{Extent, Failed, taken};
-use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
-use crate::error::{Error, Result};
-use crate::layers;
-use crate::memory::{DeviceMemory, recover, unmask};
-use crate::mix::mix;
-use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;

@@ -1,11 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use super::choice::Choice;
-use super::room::Room;
-use super::shape::Shape;
 use crate::batch::MOST_COST;
 use crate::batch::policy::not_its_own as wrong;
 use crate::error::Result;
+use super::shape::{Choice, Room, Shape};
 
 /// Number of shapes that are remembered, those used last.
 const MOST_SHAPES: usize = 32;
