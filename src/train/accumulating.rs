@@ -1,15 +1,13 @@
 use std::ops::{Deref, DerefMut};
 
-use super::adaptive::AdaptiveTrainer;
-use super::builder::AdaptiveTrainerBuilder;
-use super::input::StepInput;
-use super::loss::Loss;
-use super::own_error::OwnError;
-use super::report::StepReport;
-use crate::batch::at_least_one;
-use crate::batch::{Fixed, MicroBatch};
+use crate::batch::{at_least_one, Fixed, MicroBatch};
 use crate::error::{Error, Result};
 use crate::optim::Commit;
+use super::adaptive::AdaptiveTrainer;
+use super::builder::AdaptiveTrainerBuilder;
+use super::input::{StepInput, OwnError};
+use super::loss::Loss;
+use super::report::StepReport;
 
 /// Applies one update for every `k` batches of a data loader, in a loop of your own.
 ///

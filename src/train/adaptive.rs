@@ -1,14 +1,12 @@
-use super::core::Core;
-use super::estimate::{Estimate, Measured};
-use super::exchange::Exchange;
-use super::input::{Given, StepInput, with_given};
-use super::loss::{Loss, StepLoss};
-use super::own_error::OwnError;
-use super::ranks::Turn;
-use super::report::StepReport;
 use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
+use super::core::Core;
+use super::estimate::{Estimate, Measured};
+use super::input::{Given, StepInput, with_given, OwnError};
+use super::loss::{Loss, StepLoss};
+use super::ranks::Turn;
+use super::report::{Exchange, StepReport};
 
 /// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
 ///

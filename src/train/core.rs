@@ -2,25 +2,20 @@ use std::time::Instant;
 
 use candle_core::{Tensor, Var};
 
-use super::accumulator::GradientAccumulator;
-use super::accumulator_builder::GradientAccumulatorBuilder;
-use super::awaited::Awaited;
-use super::buffers::Buffers;
-use super::cut::{self, Checks, Side};
-use super::exchanged::OwnShard;
-use super::input::{Forward, Given};
-use super::positions::Positions;
-use super::ranks::Ranks;
-use super::reach::Reach;
-use super::slots::Contribution;
-use crate::batch::{
-    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
-    waited,
-};
+use crate::batch::{Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty, waited};
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::Commit;
 use crate::regions::frozen;
+use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
+use super::buffers::Buffers;
+use super::cut::{self, Checks, Side};
+use super::exchanged::OwnShard;
+use super::input::{Forward, Given};
+use super::positions::{Awaited, Positions};
+use super::ranks::Ranks;
+use super::reach::Reach;
+use super::slots::Contribution;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]

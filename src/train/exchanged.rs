@@ -1,10 +1,9 @@
 use candle_core::{DType, Tensor, Var};
 
-use super::flat::{Flat, Layout};
-use super::slot::Slot;
-use super::slots::Slots;
 use crate::error::Result;
 use crate::optim::{Shard, blend};
+use super::flat::{Flat, Layout, Slot};
+use super::slots::Slots;
 
 /// Gradients that ranks exchange.
 impl Slots {

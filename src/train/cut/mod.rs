@@ -1,14 +1,12 @@
 //! Whether a closure's loss depends on the cut: the same samples together and in two parts.
 
 mod compare;
-mod side;
 
 use crate::batch::{CutCheck, CutFinding, Engine, Event};
 use crate::error::{Error, LossError, Result};
 use crate::memory::{recover, unmask};
 
-pub(super) use compare::compare;
-pub(super) use side::Side;
+pub(super) use compare::{Side, compare};
 
 /// Samples of the first comparison.
 pub(super) const FEW: usize = 7;

@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
-use super::data::Data;
-use super::status::{CALL, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -15,8 +13,10 @@ use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
 use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
-use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
+use crate::train::report::{Exchange, RankWork};
+use super::data::Data;
+use super::status::{CALL, Progress, Status, Turn, bits, check};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
