@@ -3,17 +3,15 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::boxed::BoxedError;
 use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
-use super::class::DeviceFault;
-use super::data::DataError;
+use super::codes::DeviceFault;
+use super::data::{BoxedError, DataError};
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{LossError, OutputError};
-use super::memory::MemoryError;
-use super::optimizer::StateError;
+use super::input::{LossError, OutputError, MemoryError, StateError};
 use super::unreached::UnreachedParameters;
+
 #[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
 

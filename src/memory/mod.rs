@@ -7,7 +7,6 @@ mod device;
 #[allow(unsafe_code, reason = "calls `mallopt`")]
 mod host;
 mod limit;
-mod planning;
 
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};

@@ -37,7 +37,7 @@ impl<O: Commit> Core<O> {
             return self.apply(engine, processed);
         };
         self.accumulator.refuse_if_interrupted()?;
-        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
+        // What is only queued belongs to this rank's time. The exchange would wait for it too.
         let began = Instant::now();
         engine.device.synchronize()?;
         self.spent += began.elapsed().as_secs_f64();
