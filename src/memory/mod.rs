@@ -18,5 +18,5 @@ pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 pub(crate) use limit::bytes_text;
 pub use limit::{
-    AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats, OverLimit,
+    AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats,
 };
