@@ -214,17 +214,12 @@ impl Ranks {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
+        let operation = match self.is_sharded {
+            true => Operation::ReduceScatter,
+            false => Operation::AllReduce,
+        };
         for bucket in flat.buckets() {
-            let factor = own / total;
-            let operation = match self.is_sharded {
-                true => {
-                    if factor != 1. {
-                        blend(bucket, factor, 0., None)?;
-                    }
-                    Operation::ReduceScatter
-                }
-                false => Operation::AllReduce { factor },
-            };
+            blend(bucket, own / total, 0., None)?;
             self.engine.exchange(bucket, operation, &watch)?;
         }
         self.engine.finish(&watch)?;
