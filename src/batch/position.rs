@@ -1,8 +1,7 @@
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Deserializer, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::division::Division;
 
@@ -17,8 +16,7 @@ pub struct Position {
     // Other versions may have other fields. They are read, so that the error can name the version.
     version: u32,
     /// What decides which samples are in which batch.
-    #[serde(serialize_with = "serialize", deserialize_with = "deserialize")]
-    pub data: Arc<Fingerprint>,
+    pub data: Fingerprint,
     /// The epoch of the next batch, counted from 0.
     pub epoch: u64,
     /// The next batch: its window in the epoch, and its place in the window.
@@ -38,7 +36,7 @@ impl Position {
     pub(crate) fn new(data: Fingerprint) -> Self {
         Self {
             version: VERSION,
-            data: Arc::new(data),
+            data,
             epoch: 0,
             window: 0,
             batch: 0,
@@ -96,7 +94,7 @@ impl Position {
             false => (saved.epoch.saturating_add(1), 0, 0),
         };
         let mut translated = Self {
-            data: Arc::clone(&self.data),
+            data: self.data.clone(),
             ..saved.clone()
         };
         translated.go_to(next);
@@ -121,15 +119,6 @@ impl fmt::Display for Place {
         let Self(epoch, window, batch) = self;
         write!(f, "batch {batch} of window {window} of epoch {epoch}")
     }
-}
-
-// As the feature `rc` of serde would do it.
-fn serialize<S: Serializer>(data: &Arc<Fingerprint>, serializer: S) -> Result<S::Ok, S::Error> {
-    data.as_ref().serialize(serializer)
-}
-
-fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Fingerprint>, D::Error> {
-    Fingerprint::deserialize(deserializer).map(Arc::new)
 }
 
 /// The longest name of a dataset, because a saved position is to stay short.

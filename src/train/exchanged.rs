@@ -34,11 +34,6 @@ impl Slots {
         Ok(())
     }
 
-    /// The memory that all ranks exchange.
-    pub(super) fn flat(&self) -> Option<&Flat> {
-        self.flat.as_ref()
-    }
-
     /// The elements that this rank sums; all without other ranks.
     pub(super) fn shard(&self, rank: usize) -> Shard {
         let parameters: Vec<_> = self
@@ -54,26 +49,6 @@ impl Slots {
                 .for_each(|var| shard.own(var, 0..var.elem_count())),
         }
         shard
-    }
-
-    /// The optimizer may be another one.
-    pub(super) fn free_layout(&mut self) {
-        self.is_sharded = false;
-    }
-
-    /// The optimizer keeps state for this rank's elements alone.
-    pub(super) fn keep_layout(&mut self) {
-        self.is_sharded = true;
-    }
-
-    /// Which slots hold a gradient of this window.
-    pub(super) fn filled(&self) -> impl Iterator<Item = bool> {
-        self.slots.iter().map(|slot| slot.is_filled)
-    }
-
-    /// A checksum of what is trained.
-    pub(super) fn fingerprint(&self) -> u32 {
-        self.fingerprint
     }
 
     /// A checksum of the first gradients that are still awaited.
@@ -183,7 +158,7 @@ impl OwnShard {
     pub(super) fn new(slots: &Slots, rank: usize) -> Self {
         Self {
             elements: slots.shard(rank),
-            of: slots.fingerprint(),
+            of: slots.fingerprint,
         }
     }
 }

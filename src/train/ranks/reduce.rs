@@ -175,7 +175,7 @@ impl Ranks {
             accumulator.optimizer().scale_loss(&none)?;
         }
         let mut loss = None;
-        if let Some(flat) = slots.flat() {
+        if let Some(flat) = &slots.flat {
             let weight = window.loss.weight();
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
@@ -185,10 +185,10 @@ impl Ranks {
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
         let status = Status {
             updates: accumulator.updates,
-            trained: slots.fingerprint() ^ u32::from(self.is_sharded),
+            trained: slots.fingerprint ^ u32::from(self.is_sharded),
             awaited: slots.awaited_fingerprint(),
             values: is_due.then(|| values(accumulator)).transpose()?,
-            filled: bits(slots.filled()),
+            filled: bits(slots.slots.iter().map(|slot| slot.is_filled)),
             samples: window.samples,
             weight: window.loss.weight(),
             ..Status::default()
@@ -210,7 +210,7 @@ impl Ranks {
             return Ok(None);
         }
         slots.complete(|slot| statuses.iter().any(|status| status.is_filled(slot)))?;
-        let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
+        let (Some(flat), Some(loss)) = (&slots.flat, loss) else {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
@@ -246,7 +246,7 @@ impl Ranks {
     ) -> Result<Duration> {
         let began = Instant::now();
         let slots = &accumulator.slots;
-        let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
+        let (Some(flat), Some(loss)) = (&slots.flat, self.loss.take()) else {
             return Ok(Duration::ZERO);
         };
         let share = || {
