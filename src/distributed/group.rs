@@ -239,6 +239,14 @@ impl Group {
         if let Some(engine) = known.get(&key) {
             return Ok(Some(Arc::clone(engine)));
         }
+        // Ranks on different kinds of devices would each wait for another engine.
+        let kind = match device {
+            Device::Cpu => "the CPU",
+            Device::Cuda(_) => "a CUDA device",
+            Device::Metal(_) => "a Metal device",
+        };
+        let what = "the kind of device";
+        self.same("choose an engine", what, kind.to_owned(), Ok(()))?;
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
         known.insert(key, Arc::clone(&engine));
         Ok(Some(engine))

@@ -2,7 +2,7 @@ use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed
 use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
 use super::core::Core;
-use super::estimate::{Estimate, Measured};
+use super::estimate::Estimate;
 use super::input::{Given, StepInput, with_given, OwnError};
 use super::loss::{Loss, StepLoss};
 use super::ranks::Turn;
@@ -432,8 +432,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
             let saved = Holding::new("saved values of buffers", saved);
             estimate.held.push(saved);
         }
-        let measured = self.engine.measured;
-        estimate.measured = measured.map(|(samples, bytes)| Measured::new(samples, bytes));
+        estimate.measured = self.engine.measured;
         if let Some(plan) = self.plan() {
             (estimate.base, estimate.each) = (plan.base, plan.each);
         }

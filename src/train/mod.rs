@@ -29,7 +29,7 @@ pub use accumulating::AccumulatingTrainer;
 pub use accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
 pub use adaptive::AdaptiveTrainer;
 pub use builder::AdaptiveTrainerBuilder;
-pub use estimate::{Estimate, Measured};
+pub use estimate::Estimate;
 pub use input::StepInput;
 pub use loss::{Loss, StepLoss};
 pub use report::{Exchange, RankWork, StepReport};
