@@ -82,13 +82,6 @@ fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
 }
 
 impl<O: Commit> GradientAccumulator<O> {
-    /// The optimizer's state and `more`. Half an update is not saved.
-    pub(super) fn state_with(&self, mut more: BTreeMap<String, String>) -> Result<StateDict> {
-        let mut state = self.optimizer_state()?;
-        state.metadata.append(&mut more);
-        Ok(state)
-    }
-
     pub(super) fn optimizer_state(&self) -> Result<StateDict> {
         self.refuse_if_interrupted()?;
         self.optimizer.state()
@@ -124,7 +117,9 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
     }
 
     fn state(&self) -> Result<StateDict> {
-        self.state_with(self.progress()?)
+        let mut state = self.optimizer_state()?;
+        state.metadata.append(&mut self.progress()?);
+        Ok(state)
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
