@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use candle_core::{Tensor, Var};
 
-use crate::batch::{Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty, waited};
+use crate::batch::{Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited};
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::Commit;
