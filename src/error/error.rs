@@ -214,6 +214,14 @@ impl UpdateInterrupted {
         let reason = reason.into();
         Self { reason }
     }
+
+    /// The error of an update that failed with this reason. Faults, lost ranks and an interruption that is known stay what they are.
+    pub(crate) fn with(reason: impl Into<Error>) -> Error {
+        match reason.into() {
+            kept @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_) | Error::Group(_)) => kept,
+            reason => Self::new(reason).into(),
+        }
+    }
 }
 
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.

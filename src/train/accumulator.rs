@@ -150,10 +150,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// The error of an update of which a part was applied. A lost device or group keeps its own error, which says more.
     pub(super) fn interrupt(&mut self, reason: Error) -> Error {
         self.is_interrupted = true;
-        match reason {
-            Error::DeviceFault(_) | Error::Group(_) | Error::UpdateInterrupted(_) => reason,
-            reason => UpdateInterrupted::new(reason).into(),
-        }
+        UpdateInterrupted::with(reason)
     }
 
     /// Drops the accumulated gradients, and returns the number of their samples.
