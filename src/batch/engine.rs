@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use crate::error::{Error, Holding, Result};
-use crate::layers;
-use crate::memory::DeviceMemory;
 use super::event::Event;
 use super::measured::Measured;
 use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::BatchPolicy;
 use super::recompute::Recompute;
 use super::regions::KnownRegions;
+use crate::error::{Error, Holding, Result};
+use crate::layers;
+use crate::memory::DeviceMemory;
 
 /// Cuts batches by a policy, runs the micro-batches and retries those that did not fit, for trainers and `process_batches`.
 #[derive(Debug)]

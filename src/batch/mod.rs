@@ -23,8 +23,8 @@ mod slices;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use division::Division;
-pub use engine::Processed;
 pub(crate) use engine::Engine;
+pub use engine::Processed;
 pub use event::{CutCheck, CutFinding, Event};
 pub(crate) use exhaustion::ended;
 pub use find::find_batch_size;

@@ -1,8 +1,8 @@
 use std::fmt::Debug;
 
-use crate::error::{Result, Error, MemoryReading, ResourceExhausted, invalid};
 use super::Plan;
 use super::recompute::{Recompute, Regions};
+use crate::error::{Error, MemoryReading, ResourceExhausted, Result, invalid};
 
 /// Decides how large micro-batches are.
 ///

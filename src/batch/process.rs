@@ -2,8 +2,6 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use crate::error::{Phase, Result};
-use crate::memory::DeviceMemory;
 use super::attempt::{Attempt, Failure, Held};
 use super::engine::{Engine, Processed};
 use super::micro_batch::MicroBatch;
@@ -13,6 +11,8 @@ use super::policy::{BatchPolicy, Extent, at_least_one};
 use super::position::{Origin, waited};
 use super::predictive::Predictive;
 use super::slices::Batch;
+use crate::error::{Phase, Result};
+use crate::memory::DeviceMemory;
 
 /// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: none for 0 samples, such as
 /// the [share](crate::distributed::Group::share) of a rank that gets none.

@@ -1,9 +1,9 @@
 //! What an engine knows of a model's marked regions.
 
-use crate::error::Cause;
-use crate::regions::{Held, Watched};
 use super::policy::{Completed, taken};
 use super::recompute::Regions;
+use crate::error::Cause;
+use crate::regions::{Held, Watched};
 
 /// Logits stand at the peak this many times: themselves and their gradient.
 const LOGITS: f64 = 2.;

@@ -1,10 +1,5 @@
 use std::cell::RefCell;
 
-use crate::error::{Error, Result};
-use crate::layers;
-use crate::memory::{DeviceMemory, recover, unmask};
-use crate::mix::mix;
-use crate::regions::Surroundings;
 use super::attempt::{Attempt, Failure, Work};
 use super::engine::{Engine, Processed};
 use super::event::Event;
@@ -14,6 +9,11 @@ use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
 use super::policy::{Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
+use crate::error::{Error, Result};
+use crate::layers;
+use crate::memory::{DeviceMemory, recover, unmask};
+use crate::mix::mix;
+use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -189,7 +189,8 @@ impl Engine {
             proven.retract(failed.cost);
             self.policy.failed(failure);
             let to = self.size(at);
-            let may_recompute = self.recompute == Recompute::Auto && failure.regions == Regions::Kept;
+            let may_recompute =
+                self.recompute == Recompute::Auto && failure.regions == Regions::Kept;
             if may_recompute && (to >= size || self.policy.recomputes()) {
                 at.must_recompute = true;
                 // Not a choice of the policy's, so what failed would be tried in vain again and again.

@@ -3,9 +3,9 @@
 //! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says of a sticky
 //! code: "This leaves the process in an inconsistent state … the process must be terminated and relaunched".
 
-use crate::environment::facts::{self, Status};
 use super::circumstances::{Cause, Resource};
 use super::exhausted::{ResourceExhausted, Source};
+use crate::environment::facts::{self, Status};
 
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
 const STICKY: &[u32] = &[

@@ -9,7 +9,7 @@ use super::codes::DeviceFault;
 use super::data::{BoxedError, DataError};
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{LossError, OutputError, MemoryError, StateError};
+use super::input::{LossError, MemoryError, OutputError, StateError};
 use super::unreached::UnreachedParameters;
 
 #[cfg(feature = "nn")]

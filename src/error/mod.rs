@@ -17,11 +17,11 @@ mod input;
 mod invalid;
 #[cfg(feature = "nn")]
 mod nn;
-mod report;
-mod unreached;
 #[cfg(not(feature = "nn"))]
 #[path = "without_nn.rs"]
 mod nn;
+mod report;
+mod unreached;
 
 #[doc(inline)]
 pub use crate::environment::Neighbour;

@@ -5,11 +5,11 @@ use std::fmt::{self, Formatter};
 
 use bytesize::ByteSize;
 
-use crate::output::first_line;
 use super::circumstances::{Cause, Holding, Resource};
 use super::codes::DeviceFault;
 use super::error::{UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
+use crate::output::first_line;
 
 /// Words of the errors that are not retried, whatever names and causes they show.
 pub(super) const UNREACHED: &str = "no gradient for";

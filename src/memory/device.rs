@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use candle_core::Device;
-use parking_lot::{ReentrantMutex, ReentrantMutexGuard, Mutex};
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 
-use crate::error::{Cause, MemoryReading, Neighbour, MemoryError, Result, invalid};
 use super::limit::{Backing, Limit, MemoryStats};
+use crate::error::{Cause, MemoryError, MemoryReading, Neighbour, Result, invalid};
 
 /// The memory of one device: its capacity, its use, and its limit.
 ///

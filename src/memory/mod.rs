@@ -17,6 +17,4 @@ pub(crate) use cuda::{Mark, unmask};
 pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 pub(crate) use limit::bytes_text;
-pub use limit::{
-    AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats,
-};
+pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats};

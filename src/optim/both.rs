@@ -181,7 +181,10 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         self.check(gradients)?;
         let first = self.first.commit(gradients)?;
-        let second = self.second.commit(gradients).map_err(UpdateInterrupted::with)?;
+        let second = self
+            .second
+            .commit(gradients)
+            .map_err(UpdateInterrupted::with)?;
         Ok(match (first, second) {
             (Committed::Applied, _) | (_, Committed::Applied) => Committed::Applied,
             (Committed::Skipped, Committed::Skipped) => Committed::Skipped,
@@ -273,7 +276,9 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
         self.first.load_state(&first)?;
         let loaded = self.second.load_state(&second);
         if loaded.is_err() {
-            self.first.load_state(&before).map_err(UpdateInterrupted::with)?;
+            self.first
+                .load_state(&before)
+                .map_err(UpdateInterrupted::with)?;
         }
         self.follow();
         loaded

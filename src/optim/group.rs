@@ -6,9 +6,9 @@ use candle_core::{TensorId, Var};
 use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
 
+use super::{Moments, rule};
 use crate::error::Result;
 use crate::names::Patterns;
-use super::{Moments, rule};
 
 /// A Var that an optimizer updates, and its name.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor, Error};
+use candle_core::{DType, Device, Error, Tensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};

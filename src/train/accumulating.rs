@@ -1,13 +1,13 @@
 use std::ops::{Deref, DerefMut};
 
-use crate::batch::{at_least_one, Fixed, MicroBatch};
-use crate::error::{Error, Result};
-use crate::optim::Commit;
 use super::adaptive::AdaptiveTrainer;
 use super::builder::AdaptiveTrainerBuilder;
-use super::input::{StepInput, OwnError};
+use super::input::{OwnError, StepInput};
 use super::loss::Loss;
 use super::report::StepReport;
+use crate::batch::{Fixed, MicroBatch, at_least_one};
+use crate::error::{Error, Result};
+use crate::optim::Commit;
 
 /// Applies one update for every `k` batches of a data loader, in a loop of your own.
 ///

@@ -1,14 +1,14 @@
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
-use crate::batch::run_phase;
-use crate::error::{Result, Error, Phase, UpdateInterrupted, WindowLost, invalid};
-use crate::optim::{Commit, Committed, Parameter};
-use crate::testing;
 use super::loss::Loss;
 use super::reach::Reach;
 use super::report::{Recent, StepReport};
-use super::slots::{Slots, Contribution};
+use super::slots::{Contribution, Slots};
+use crate::batch::run_phase;
+use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
+use crate::optim::{Commit, Committed, Parameter};
+use crate::testing;
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///

@@ -1,12 +1,12 @@
-use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
-use crate::error::{Error, Holding, Result};
-use crate::optim::{Commit, Parameter};
 use super::core::Core;
 use super::estimate::Estimate;
-use super::input::{Given, StepInput, with_given, OwnError};
+use super::input::{Given, OwnError, StepInput, with_given};
 use super::loss::{Loss, StepLoss};
 use super::ranks::Turn;
 use super::report::{Exchange, StepReport};
+use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
+use crate::error::{Error, Holding, Result};
+use crate::optim::{Commit, Parameter};
 
 /// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
 ///

@@ -224,7 +224,10 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 reach,
                 format!("the seed is {}", self.engine.seed),
                 format!("an update has {} batches", self.batches),
-                format!("parameters are compared every {} updates", self.compare_every),
+                format!(
+                    "parameters are compared every {} updates",
+                    self.compare_every
+                ),
             ];
             core = join(core, group, options, self.compare_every);
             self.engine.rank = group.rank_of_several();

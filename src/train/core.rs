@@ -2,11 +2,6 @@ use std::time::Instant;
 
 use candle_core::{Tensor, Var};
 
-use crate::batch::{Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited};
-use crate::error::{Error, Holding, Phase, Result, WindowLost};
-use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::Commit;
-use crate::regions::frozen;
 use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
@@ -16,6 +11,13 @@ use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
 use super::reach::Reach;
 use super::slots::Contribution;
+use crate::batch::{
+    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
+};
+use crate::error::{Error, Holding, Phase, Result, WindowLost};
+use crate::memory::{DeviceMemory, recover, unmask};
+use crate::optim::Commit;
+use crate::regions::frozen;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]

@@ -93,9 +93,7 @@ impl Estimate {
     pub fn peak(&self, samples: usize) -> Option<u64> {
         let taken = match (self.base, self.each, self.measured) {
             (Some(base), Some(each), _) => base.saturating_add(each.saturating_mul(samples as u64)),
-            (_, _, Some((of, bytes))) => {
-                (bytes as f64 / of.max(1) as f64 * samples as f64) as u64
-            }
+            (_, _, Some((of, bytes))) => (bytes as f64 / of.max(1) as f64 * samples as f64) as u64,
             _ => return None,
         };
         Some(self.held_bytes().saturating_add(taken))

@@ -1,9 +1,9 @@
 use candle_core::{DType, Tensor, Var};
 
-use crate::error::Result;
-use crate::optim::{Shard, blend};
 use super::flat::{Flat, Layout, Slot};
 use super::slots::Slots;
+use crate::error::Result;
+use crate::optim::{Shard, blend};
 
 /// Gradients that ranks exchange.
 impl Slots {

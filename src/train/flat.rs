@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use candle_core::{DType, Tensor, Device, TensorId};
+use candle_core::{DType, Device, Tensor, TensorId};
 
 use crate::error::Result;
-use crate::optim::{Parameter, blend, check_shape, Shard};
+use crate::optim::{Parameter, Shard, blend, check_shape};
 
 /// Parameters begin at multiples of this many elements, so that what one rank owns of a parameter begins and ends at them too.
 const ALIGNMENT: usize = Shard::ALIGNMENT;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use candle_core::Result as CandleResult;
 
-use crate::batch::{Attempt, Batch, Extent, MicroBatch, Origin};
-use crate::error::{Error, BoxedError, Result};
 use super::loss::Loss;
+use crate::batch::{Attempt, Batch, Extent, MicroBatch, Origin};
+use crate::error::{BoxedError, Error, Result};
 
 /// What a [step](super::AdaptiveTrainer::step) takes: a batch by reference, or the `Result` of a batch that a loader yields, by value.
 ///

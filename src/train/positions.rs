@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::ranks::Data;
 use crate::batch::{Event, Origin, Place, Position};
 use crate::error::{DataError, Result};
-use super::ranks::Data;
 
 /// How far loaders have been read, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

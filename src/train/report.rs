@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::loss::StepLoss;
 use crate::batch::{CutCheck, Event, Processed};
 use crate::error::Result;
 use crate::memory::{Mark, bytes_text};
-use super::loss::StepLoss;
 
 /// The result of a step, or of an accumulator's update. `{}` is one line, and `{:#}` adds what was checked of the closure.
 ///

@@ -2,15 +2,15 @@ use std::collections::BTreeMap;
 
 use candle_core::{Tensor, Var};
 
-use crate::batch::{Consumer, Position};
-use crate::error::Result;
-use crate::optim::{Commit, StateDict, Parameter};
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::{GradientAccumulator, Loading};
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
 use super::ranks::Ranks;
 use super::report::Recent;
+use crate::batch::{Consumer, Position};
+use crate::error::Result;
+use crate::optim::{Commit, Parameter, StateDict};
 
 /// What can be saved and continued in another process; for checkpoints.
 pub trait Resumable {

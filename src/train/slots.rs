@@ -3,13 +3,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
-use crate::batch::run_phase;
-use crate::error::{Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train, untrainable};
-use crate::optim::Parameter;
-use crate::testing;
 use super::flat::{Flat, Layout, Slot};
 use super::loss::Weighted;
 use super::reach::Reach;
+use crate::batch::run_phase;
+use crate::error::{
+    Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train,
+    untrainable,
+};
+use crate::optim::Parameter;
+use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug)]

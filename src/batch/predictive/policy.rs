@@ -1,8 +1,11 @@
-use crate::batch::policy::{at_least_one, taken};
-use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan, Recompute, RecomputeReason, Recomputing, Regions};
-use crate::error::{MemoryReading, Result, invalid};
 use super::shape::{Room, Shape};
 use super::shapes::{Progress, Shapes};
+use crate::batch::policy::{at_least_one, taken};
+use crate::batch::{
+    BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan, Recompute,
+    RecomputeReason, Recomputing, Regions,
+};
+use crate::error::{MemoryReading, Result, invalid};
 
 /// Learns what micro-batches take of memory and uses the largest size that fits. Trainers use it by default. Sizes depend on
 /// memory alone, never on time.

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{RecomputeReason, Recomputing, MemoryModel, Failed, MOST_COST};
+use crate::batch::{Failed, MOST_COST, MemoryModel, RecomputeReason, Recomputing};
 
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
 /// peaks vary by as much.
@@ -276,7 +276,11 @@ impl Choice {
 
     /// One sample did not fit with regions kept. After a passing failure that is tried again sooner; each time later.
     pub(super) fn refuse(&mut self, room: Option<Room>, is_passing: bool) {
-        let first = if is_passing { KEEP_AGAIN_IF_PASSING } else { KEEP_AGAIN };
+        let first = if is_passing {
+            KEEP_AGAIN_IF_PASSING
+        } else {
+            KEEP_AGAIN
+        };
         self.patience = self.patience.saturating_mul(2).max(first);
         self.refused = Some(room.map_or(0, |room| room.all));
         self.lasted = 0;

@@ -1,9 +1,9 @@
 use serde::{Deserialize, Serialize};
 
+use super::shape::{Choice, Room, Shape};
 use crate::batch::MOST_COST;
 use crate::batch::policy::not_its_own as wrong;
 use crate::error::Result;
-use super::shape::{Choice, Room, Shape};
 
 /// Number of shapes that are remembered, those used last.
 const MOST_SHAPES: usize = 32;

@@ -3,14 +3,14 @@ use std::cmp::Reverse;
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
-use crate::error::{Result, invalid, Phase};
-use crate::optim::coded::Form;
-use crate::optim::rule::{Rule, Range, Rates};
-use crate::optim::{Shard, GroupOptions, Parameter};
-use crate::testing;
 use super::adjustment::Adjustment;
 use super::held::Halves;
 use super::managed::Managed;
+use crate::error::{Phase, Result, invalid};
+use crate::optim::coded::Form;
+use crate::optim::rule::{Range, Rates, Rule};
+use crate::optim::{GroupOptions, Parameter, Shard};
+use crate::testing;
 
 /// The parameters of an optimizer and the way in which it updates them.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@ use std::ops::Range;
 use candle_core::{DType, Device};
 
 use crate::batch::CutFinding;
-use crate::error::{Result, CutCause, LossError};
+use crate::error::{CutCause, LossError, Result};
 use crate::train::loss::scalar;
 use crate::train::slots::{Contribution, Slots};
 

@@ -18,13 +18,13 @@ use std::time::Instant;
 
 use candle_core::Var;
 
-use crate::batch::{Engine, Measured, Processed};
-use crate::distributed::{Collectives, Group, Operation};
-use crate::error::{Result, GroupError};
-use crate::optim::{Commit, Parameter};
 use super::core::Core;
 use super::flat::Layout;
 use super::report::StepReport;
+use crate::batch::{Engine, Measured, Processed};
+use crate::distributed::{Collectives, Group, Operation};
+use crate::error::{GroupError, Result};
+use crate::optim::{Commit, Parameter};
 
 impl<O: Commit> Core<O> {
     /// Adds the gradients of all ranks, and applies the update on each.

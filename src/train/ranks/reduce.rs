@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
+use super::data::Data;
+use super::status::{CALL, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -15,8 +17,6 @@ use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::loss::StepLoss;
 use crate::train::report::{Exchange, RankWork};
-use super::data::Data;
-use super::status::{CALL, Progress, Status, Turn, bits, check};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
@@ -37,11 +37,7 @@ pub(in crate::train) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(
-        group: &Group,
-        engine: Arc<dyn Collectives>,
-        compare_every: u64,
-    ) -> Self {
+    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, compare_every: u64) -> Self {
         Self {
             group: group.clone(),
             engine,

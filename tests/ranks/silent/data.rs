@@ -189,9 +189,8 @@ fn a_batch_ahead_when_parts_change() {
         let trainer = AdaptiveTrainer::builder(sgd).group(group);
         let trainer = trainer.policy(Fixed::new(6).expect("a size"));
         let mut trainer = trainer.build().expect("a trainer");
-        let mut step = |batch: &Loaded<Tensor>| {
-            trainer.step(batch, |x, _| model.forward(&x)?.mean_all())
-        };
+        let mut step =
+            |batch: &Loaded<Tensor>| trainer.step(batch, |x, _| model.forward(&x)?.mean_all());
         let first = loader.next().expect("endless").expect("a batch");
         let is_ahead = group.rank() == ODD;
         let early = is_ahead.then(|| loader.next().expect("endless"));

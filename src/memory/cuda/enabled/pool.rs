@@ -8,7 +8,9 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::result::{self, device, mem_pool};
-use candle_core::cuda_backend::cudarc::driver::sys::{self, CUmemPool_attribute as Attribute, CUresult};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    self, CUmemPool_attribute as Attribute, CUresult,
+};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
 
