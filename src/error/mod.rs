@@ -14,7 +14,6 @@ mod distributed;
 mod error;
 mod exhausted;
 mod input;
-mod invalid;
 #[cfg(feature = "nn")]
 mod nn;
 #[cfg(not(feature = "nn"))]
@@ -34,12 +33,11 @@ pub use codes::DeviceFault;
 pub use convert::ErrorExt;
 pub use data::{BoxedError, DataError};
 pub use distributed::GroupError;
-pub(crate) use error::Subject;
 pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
+pub(crate) use error::{
+    Subject, invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
+};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use input::{CutCause, LossError, MemoryError, OutputError, StateError};
-pub(crate) use invalid::{
-    invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
-};
 pub use unreached::UnreachedParameters;

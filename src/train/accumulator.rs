@@ -2,9 +2,8 @@ use candle_core::Device;
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
-use super::reach::Reach;
 use super::report::{Recent, StepReport};
-use super::slots::{Contribution, Slots};
+use super::slots::{Contribution, Reach, Slots};
 use crate::batch::run_phase;
 use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
 use crate::optim::{Commit, Committed, Parameter};

@@ -9,8 +9,7 @@ use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
 use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
-use super::reach::Reach;
-use super::slots::Contribution;
+use super::slots::{Contribution, Reach};
 use crate::batch::{
     Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
 };

@@ -19,7 +19,6 @@ mod ranks;
 #[cfg(not(feature = "distributed"))]
 #[path = "ranks/alone.rs"]
 mod ranks;
-mod reach;
 mod report;
 mod resumable;
 mod slots;
