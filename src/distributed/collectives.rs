@@ -20,7 +20,7 @@ pub trait Collectives: Debug + Send + Sync {
     /// Does this with the ranks' buffers, in place. It may return before the work is done.
     ///
     /// The buffer is contiguous and on the engine's device. A buffer to be summed or gathered is one-dimensional, and its length is a multiple of
-    /// the number of ranks. A buffer to be summed is f32 or f64.
+    /// the number of ranks. A buffer to be summed is f32, f64 or bf16.
     ///
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).
@@ -36,13 +36,16 @@ pub trait Collectives: Debug + Send + Sync {
 const _: Option<&dyn Collectives> = None; // object-safe
 
 /// What [`Collectives`] do. A rank's piece of a buffer has `length / ranks` elements, from `rank · length / ranks` on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// Sums the ranks' buffers. Afterwards this rank's piece holds the sum; what the rest holds is not specified.
     ReduceScatter,
-    /// Sums the ranks' buffers. Afterwards all ranks hold the sum, with the same bits as after [`ReduceScatter`](Self::ReduceScatter) and
-    /// [`AllGather`](Self::AllGather).
-    AllReduce,
+    /// Sums the ranks' buffers, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with the same bits
+    /// as after a multiplication, [`ReduceScatter`](Self::ReduceScatter) and [`AllGather`](Self::AllGather). For bf16 the factor is 1.
+    AllReduce {
+        /// This rank's.
+        factor: f64,
+    },
     /// Copies each rank's piece to all ranks.
     AllGather,
     /// Copies rank `from`'s buffer, of any shape and type, to all ranks.
@@ -61,7 +64,7 @@ impl Operation {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ReduceScatter => "a reduce-scatter",
-            Self::AllReduce => "a sum",
+            Self::AllReduce { .. } => "a sum",
             Self::AllGather => "an all-gather",
             Self::Broadcast { .. } => "a broadcast",
         }

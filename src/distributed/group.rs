@@ -276,7 +276,7 @@ impl Group {
             return Ok(tensor.copy()?);
         };
         let watch = self.watch("sum");
-        engine.exchange(&flat, Operation::AllReduce, &watch)?;
+        engine.exchange(&flat, Operation::AllReduce { factor: 1. }, &watch)?;
         engine.finish(&watch)?;
         let sum = flat
             .narrow(0, 0, tensor.elem_count())?

@@ -2,6 +2,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use mpi::collective::SystemOperation;
@@ -57,9 +58,9 @@ impl Engine {
         }
         // Copies move bytes; sums know the type.
         let (unit, count) = match (operation, dtype) {
-            (Operation::AllReduce, DType::F32) => (f32::equivalent_datatype(), elements),
-            (Operation::AllReduce, DType::F64) => (f64::equivalent_datatype(), elements),
-            (Operation::AllReduce, _) => {
+            (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, _) => {
                 return Err(wrong(format!("no sum of type {dtype:?}")));
             }
             (Operation::Broadcast { .. }, _) => (u8::equivalent_datatype(), bytes.len()),
@@ -86,7 +87,7 @@ impl Engine {
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
         let own = match operation {
-            Operation::AllReduce => Some(&*bytes),
+            Operation::AllReduce { .. } => Some(&*bytes),
             _ => {
                 let length = bytes.len() / size;
                 bytes.get(rank * length..(rank + 1) * length)
@@ -100,7 +101,10 @@ impl Engine {
         }
         let into = bytemuck::cast_slice_mut::<u64, u8>(&mut sent);
         let into = into.get_mut(..own.len()).unwrap_or_default();
-        into.copy_from_slice(own);
+        match operation {
+            Operation::AllReduce { factor } if factor != 1. => multiplied(own, dtype, factor, into),
+            _ => into.copy_from_slice(own),
+        }
         // Words are aligned for all types.
         let place = sent.as_mut_ptr();
         let all: *mut c_void = bytes.as_mut_ptr().cast();
@@ -109,7 +113,7 @@ impl Engine {
         // for good: `place` is forgotten before its lock is free, and `exchange` forgets the tensor.
         let done = unsafe {
             match operation {
-                Operation::AllReduce => {
+                Operation::AllReduce { .. } => {
                     self.library.run(operation.name(), look, |comm, request| {
                         ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
                     })
@@ -137,7 +141,7 @@ impl Collectives for Engine {
     /// all ranks receive identical results.
     fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
         let operation = match operation {
-            Operation::ReduceScatter => Operation::AllReduce,
+            Operation::ReduceScatter => Operation::AllReduce { factor: 1. },
             operation => operation,
         };
         let done = buffer.inplace_op1(&Call {
@@ -190,6 +194,22 @@ impl InplaceOp1 for Call<'_> {
         };
         Ok(self.engine.call(bytes, dtype, self.operation, self.watch)?)
     }
+}
+
+/// Writes the products of these numbers and a factor. Of other types than f32 and f64 it writes copies.
+fn multiplied(from: &[u8], dtype: DType, factor: f64, into: &mut [u8]) {
+    match dtype {
+        DType::F32 => products(from, |x: f32| x * factor as f32, into),
+        DType::F64 => products(from, |x: f64| x * factor, into),
+        _ => into.copy_from_slice(from),
+    }
+}
+
+/// Both are aligned for the numbers.
+fn products<T: Pod>(from: &[u8], product: impl Fn(T) -> T, into: &mut [u8]) {
+    let (from, into) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(into));
+    let pairs = into.iter_mut().zip(from);
+    pairs.for_each(|(into, from)| *into = product(*from));
 }
 
 /// MPI between buffers of devices, by way of host memory: for GPUs without NCCL, and several ranks on one GPU.

@@ -12,6 +12,7 @@ use super::library::{FLOAT32, FLOAT64, SUM, UINT8};
 use super::meet::check_stream;
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::error::{Error, Result};
+use crate::optim::blend;
 
 /// All in one call: NCCL cuts it itself, and each call passes all ranks of a ring.
 const BUCKET: usize = usize::MAX;
@@ -43,7 +44,10 @@ impl Collectives for Engine {
     }
 
     fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
-        if operation == Operation::AllReduce {
+        if let Operation::AllReduce { factor } = operation {
+            if factor != 1. {
+                blend(buffer, factor, 0., None)?;
+            }
             self.exchange(buffer, Operation::ReduceScatter, watch)?;
             return self.exchange(buffer, Operation::AllGather, watch);
         }
@@ -111,7 +115,7 @@ impl Exchange<'_> {
         // Sums know the type, and copies move bytes.
         let (count, data, root) = match self.operation {
             // An all-reduce is made of the other two.
-            Operation::ReduceScatter | Operation::AllReduce => {
+            Operation::ReduceScatter | Operation::AllReduce { .. } => {
                 let data = match dtype {
                     DType::F32 => FLOAT32,
                     DType::F64 => FLOAT64,
@@ -129,7 +133,7 @@ impl Exchange<'_> {
         // rank's piece is where NCCL wants it for a call in place. NCCL refuses a rank that does not exist.
         unsafe {
             self.turn.call(|nccl, comm| match self.operation {
-                Operation::ReduceScatter | Operation::AllReduce => {
+                Operation::ReduceScatter | Operation::AllReduce { .. } => {
                     (nccl.reduce_scatter)(start, own, count, data, SUM, comm, queue)
                 }
                 Operation::AllGather => (nccl.all_gather)(own, start, count, data, comm, queue),

@@ -210,12 +210,17 @@ impl Ranks {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
-        let operation = match self.is_sharded {
-            true => Operation::ReduceScatter,
-            false => Operation::AllReduce,
-        };
         for bucket in flat.buckets() {
-            blend(bucket, own / total, 0., None)?;
+            let factor = own / total;
+            let operation = match self.is_sharded {
+                true => {
+                    if factor != 1. {
+                        blend(bucket, factor, 0., None)?;
+                    }
+                    Operation::ReduceScatter
+                }
+                false => Operation::AllReduce { factor },
+            };
             self.engine.exchange(bucket, operation, &watch)?;
         }
         self.engine.finish(&watch)?;
