@@ -7,9 +7,10 @@ use candle_core::Device;
 use super::event::Event;
 use super::measured::Measured;
 use super::observer::{EventKind, Observer, Task, TrainingEvent};
-use super::policy::BatchPolicy;
-use super::recompute::Recompute;
+use super::policy::{BatchPolicy, Extent};
+use super::recompute::{Recompute, Regions};
 use super::regions::KnownRegions;
+use super::trials::{Trials, shape};
 use crate::error::{Error, Holding, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
@@ -32,6 +33,9 @@ pub(crate) struct Engine {
     /// The number of the batch in progress, or of the last one.
     pub(super) step: u64,
     pub(crate) recompute: Recompute,
+    /// The same for the batch in progress.
+    pub(super) way: Recompute,
+    pub(super) trials: Trials,
     pub(super) regions: KnownRegions,
     /// The size of the last micro-batch, in samples, and the bytes that it took.
     pub(crate) measured: Option<(usize, u64)>,
@@ -56,6 +60,8 @@ impl Engine {
                 // Without a backward pass a region is only run once.
                 Task::Evaluation | Task::Processing => Recompute::Always,
             },
+            way: Recompute::default(),
+            trials: Trials::default(),
             regions: KnownRegions::default(),
             measured: None,
         }
@@ -64,6 +70,7 @@ impl Engine {
     /// Works on this device, and shows the policy the memory, so that the first size is known.
     pub(crate) fn start(&mut self, device: Device) {
         self.device = device;
+        self.way = self.recompute;
         self.policy.set_recompute(self.recompute);
         if let Some(memory) = &self.memory {
             self.policy.prepare(&memory.surroundings());
@@ -153,6 +160,38 @@ impl Engine {
     pub(crate) fn happened(&self, event: Event, events: &mut Vec<Event>) {
         self.notify(|| EventKind::Happened(&event));
         events.push(event);
+    }
+}
+
+impl Engine {
+    /// Decides about regions for a batch, of whose shape no more is known than was timed.
+    pub(super) fn choose_way(&mut self, batch: &Extent) {
+        if self.recompute == Recompute::Measured {
+            // Where one sample does not fit otherwise, `Auto` recomputes.
+            self.way = match self.trials.recomputes(shape(batch)) {
+                true => Recompute::Always,
+                false => Recompute::Auto,
+            };
+            self.policy.set_recompute(self.way);
+        }
+    }
+
+    /// Notes how long a batch took, if its shape is still compared. This waits for the device.
+    pub(super) fn note_way(
+        &mut self,
+        batch: &Extent,
+        took: impl FnOnce() -> Duration,
+    ) -> Result<()> {
+        let (shape, is_forced) = (shape(batch), self.regions.must_recompute);
+        let is_forced = is_forced || self.way == Recompute::Auto && self.policy.recomputes();
+        let has_regions = self.regions.of(true) != Regions::None;
+        let is_compared = self.recompute == Recompute::Measured && self.trials.is_open(shape);
+        if is_compared && has_regions && !is_forced {
+            self.device.synchronize()?;
+            let samples = u32::try_from(batch.samples).unwrap_or(u32::MAX);
+            self.trials.note(shape, took() / samples.max(1));
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@ mod recompute;
 mod regions;
 mod run;
 mod slices;
+mod trials;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use division::Division;

@@ -16,9 +16,17 @@ pub enum Recompute {
     /// more of it, or to try that again after many micro-batches. With other policies, and where memory is not measured, regions
     /// are kept until the smallest micro-batch fails, and recomputed from then on.
     ///
-    /// Where recomputation lets much larger micro-batches fit, [`Always`](Self::Always) may be faster.
+    /// Where recomputation lets much larger micro-batches fit, [`Always`](Self::Always) may be faster:
+    /// [`Measured`](Self::Measured) compares.
     #[default]
     Auto,
+    /// The faster of both: the first four batches of each shape run with regions kept and recomputed in turn, and are timed. Batches have
+    /// the same shape if the [costs](crate::batch::Extent::cost) of their samples have as many binary digits. Where one sample
+    /// does not fit otherwise, regions are recomputed as with [`Auto`](Self::Auto).
+    ///
+    /// The times decide, so that two runs may differ within rounding, and a resumed run compares again. At the end of each batch that is timed
+    /// the device is waited for.
+    Measured,
 }
 
 /// What became of a micro-batch's marked regions.
@@ -50,7 +58,8 @@ pub struct Recomputing {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RecomputeReason {
-    /// The trainer was built with [`Recompute::Always`] or [`Recompute::Never`].
+    /// The trainer was built with [`Recompute::Always`] or [`Recompute::Never`], or [`Recompute::Measured`] recomputes because that is faster, or
+    /// to compare it.
     Asked,
     /// One sample fits without.
     NoNeed,

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::time::Instant;
 
 use super::attempt::{Attempt, Failure, Work};
 use super::engine::{Engine, Processed};
@@ -57,6 +58,8 @@ impl Engine {
     ) -> Result<()> {
         let mut at = Position::new(batch, 0, 0);
         let memory = self.memory.clone();
+        let began = Instant::now();
+        self.choose_way(&batch);
         self.policy.begin(&batch);
         while at.done < batch.samples {
             // Two trainers on one memory take turns, so that each knows what is in use.
@@ -159,7 +162,7 @@ impl Engine {
                 self.restart(&mut at, processed);
             }
         }
-        Ok(())
+        self.note_way(&batch, || began.elapsed())
     }
 
     /// The seed of this rank.
@@ -188,8 +191,7 @@ impl Engine {
             proven.retract(failed.cost);
             self.policy.failed(failure);
             let to = self.size(at);
-            let may_recompute =
-                self.recompute == Recompute::Auto && failure.regions == Regions::Kept;
+            let may_recompute = self.way == Recompute::Auto && failure.regions == Regions::Kept;
             if may_recompute && (to >= size || self.policy.recomputes()) {
                 at.must_recompute = true;
                 // Not a choice of the policy's, so what failed would be tried in vain again and again.
@@ -218,10 +220,10 @@ impl Engine {
 
     /// Whether the next micro-batch recomputes marked regions.
     fn recomputes(&self, at: &Position) -> bool {
-        match self.recompute {
+        match self.way {
             Recompute::Never => false,
             Recompute::Always => true,
-            Recompute::Auto => {
+            Recompute::Auto | Recompute::Measured => {
                 at.must_recompute || self.regions.must_recompute || self.policy.recomputes()
             }
         }

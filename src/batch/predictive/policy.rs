@@ -119,7 +119,7 @@ impl Predictive {
         match self.recompute {
             Recompute::Never => false,
             Recompute::Always => self.has_regions,
-            Recompute::Auto => self.shapes.active.choice.recomputes(),
+            Recompute::Auto | Recompute::Measured => self.shapes.active.choice.recomputes(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Predictive {
         self.has_regions.then(|| match self.recompute {
             Recompute::Never => asked(false),
             Recompute::Always => asked(true),
-            Recompute::Auto => self.shapes.active.choice.explained(),
+            Recompute::Auto | Recompute::Measured => self.shapes.active.choice.explained(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod equality;
 mod exhaustion;
+mod measured;
 mod own_loop;
 mod state;
 
