@@ -1,6 +1,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, invalid};
@@ -84,6 +85,20 @@ impl Division {
     /// Where the equal part of a rank begins.
     fn cut(&self, rank: usize, samples: usize) -> usize {
         (samples as u128 * rank.min(self.ranks) as u128 / self.ranks as u128) as usize
+    }
+}
+
+/// The division of a loader's next batches, which a trainer sets while the loader reads ahead; `None` until it was ever set.
+#[derive(Debug, Default)]
+pub(crate) struct SharedDivision(Mutex<Option<Division>>);
+
+impl SharedDivision {
+    pub(crate) fn get(&self) -> Option<Division> {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn set(&self, division: Option<&Division>) {
+        *self.0.lock() = division.cloned();
     }
 }
 

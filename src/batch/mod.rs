@@ -22,6 +22,7 @@ mod trials;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use division::Division;
+pub(crate) use division::SharedDivision;
 pub(crate) use engine::Engine;
 pub use engine::Processed;
 pub use event::{CutCheck, CutFinding, Event};

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::division::Division;
+use super::division::{Division, SharedDivision};
 
 const VERSION: u32 = 3;
 
@@ -210,6 +210,8 @@ pub struct Origin<'a> {
     pub samples: usize,
     /// How long the caller waited for the batch.
     pub waited: Duration,
+    /// How the loader divides its next batches among the ranks.
+    pub(crate) division: &'a SharedDivision,
 }
 
 /// A trainer that knows which batches its updates have consumed.

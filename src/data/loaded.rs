@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use crate::batch::{Batch, Extent, Origin, Place, Position};
+use crate::batch::{Batch, Extent, Origin, Place, Position, SharedDivision};
 use crate::error::Result;
 
 /// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch, and trainers take it as it is: they
@@ -41,6 +41,8 @@ pub(super) struct Reader {
     /// The rank for which it reads; `None` for data of the rank's own.
     pub(super) rank: Option<(usize, usize)>,
     pub(super) accepts_changes: bool,
+    /// How the next batches are divided among the ranks.
+    pub(super) division: SharedDivision,
 }
 
 impl<B> Loaded<B> {
@@ -101,6 +103,7 @@ impl<B: Batch> Batch for Loaded<B> {
             place,
             samples: self.samples,
             waited: self.waited,
+            division: &self.reader.division,
         }]
     }
 }

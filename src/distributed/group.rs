@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, DeviceLocation, Tensor};
 use ciborium::{de, ser};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};

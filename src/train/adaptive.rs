@@ -136,11 +136,16 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     fn step_given(&mut self, turn: Option<Turn>, given: Result<Given<'_>>) -> Result<StepReport> {
         self.core.given = 0;
-        let done = given.and_then(|given| self.core.run(&mut self.engine, given, Core::update));
+        let done = given.and_then(|given| {
+            let origins = given.origins.clone();
+            let done = self.core.run(&mut self.engine, given, Core::update)?;
+            Ok((done, origins))
+        });
         // The other ranks have dropped what they had accumulated.
         let done = done.map_err(|error| self.core.with_window(error));
-        let (took, mut report) = told(turn, done)?;
+        let ((took, mut report), origins) = told(turn, done)?;
         report.extend(took);
+        self.core.divide(&origins);
         Ok(report)
     }
 

@@ -6,15 +6,13 @@ use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
 use super::cut::Checks;
 use super::ranks::join;
+use super::report::Settings;
 use super::slots::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task, at_least_one};
 use crate::distributed::Group;
 use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
-
-/// Updates after which ranks compare their parameters, unless told otherwise.
-const COMPARE_EVERY: u64 = 1000;
 
 /// Builds an [`AdaptiveTrainer`] or an [`AccumulatingTrainer`](super::AccumulatingTrainer); made by their `builder`.
 #[derive(Debug)]
@@ -26,7 +24,7 @@ pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     engine: Engine,
     evaluation: Engine,
     group: Option<Group>,
-    compare_every: u64,
+    exchange: Settings,
     checks_cuts: bool,
     /// Batches for one update of an accumulating trainer.
     batches: usize,
@@ -53,7 +51,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             group: None,
-            compare_every: COMPARE_EVERY,
+            exchange: Settings::default(),
             checks_cuts: true,
             batches,
             finish,
@@ -77,7 +75,23 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
     #[cfg(feature = "distributed")]
     pub fn compare_every(mut self, updates: u64) -> Self {
-        self.compare_every = updates;
+        self.exchange.compare_every = updates;
+        self
+    }
+
+    /// Divides the batches of a [`Loader`](crate::data::Loader) among the ranks of a [group](Self::group) in proportion to their speeds, so that
+    /// a slower GPU has fewer samples and none waits long for another. Without it, parts are equal.
+    ///
+    /// The ranks are measured in the first `updates` [steps](AdaptiveTrainer::step) in which each has samples and none runs out of memory. The
+    /// median counts, so a slow first step makes no difference from 3 updates on. Then the parts change once and stay. Speeds that differ by
+    /// less than 5 % count as equal. What loaders have read ahead is read again, and a batch that the caller took before keeps its parts, so
+    /// all ranks have to take each batch between the same steps. Each update compares that.
+    ///
+    /// The parts belong to the loader's position. A resumed run goes on with them and measures nothing, unless it has another number of ranks.
+    /// Every division gives the same update within rounding. Two runs that measure are not equal bit by bit, because times are not.
+    #[cfg(feature = "distributed")]
+    pub fn measured_shares(mut self, updates: usize) -> Self {
+        self.exchange.measured = Some(updates);
         self
     }
 
@@ -194,7 +208,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`is_parameter`](crate::Error::is_parameter): no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
-    /// - an accumulating trainer of 0 batches, or [`compare_every(0)`](Self::compare_every) ([`is_policy`](crate::Error::is_policy));
+    /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
+    ///   [`measured_shares(0)`](Self::measured_shares) ([`is_policy`](crate::Error::is_policy));
     /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `SameDevice` for two ranks, `PeerFailed`,
     ///   `PeerLost`; no engine for the device, or ranks that make other calls ([`is_group`](crate::Error::is_group)).
     pub fn build(mut self) -> Result<T> {
@@ -202,7 +217,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.
         let core = Core::new(self.optimizer, &self.buffers, self.reach);
         let mut core = core.and_then(|core| {
-            at_least_one("`compare_every`", self.compare_every)?;
+            at_least_one("`compare_every`", self.exchange.compare_every)?;
+            at_least_one("`measured_shares`", self.exchange.measured.unwrap_or(1))?;
             let memory = self.engine.memory.as_ref();
             let memory = memory.map(|memory| memory.device().location());
             let mut vars = core.accumulator.slots.vars();
@@ -223,12 +239,9 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 reach,
                 format!("the seed is {}", self.engine.seed),
                 format!("an update has {} batches", self.batches),
-                format!(
-                    "parameters are compared every {} updates",
-                    self.compare_every
-                ),
+                format!("an exchange has {:?}", self.exchange),
             ];
-            core = join(core, group, options, self.compare_every);
+            core = join(core, group, options, self.exchange);
             self.engine.rank = group.rank_of_several();
             self.evaluation.rank = self.engine.rank;
         }

@@ -9,9 +9,11 @@ use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
 use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
+use super::report::Spent;
 use super::slots::{Contribution, Reach};
 use crate::batch::{
-    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
+    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
+    waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
@@ -37,7 +39,7 @@ pub(super) struct Core<O> {
     /// Those that update together with this one.
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
-    pub(super) spent: f64,
+    pub(super) spent: Spent,
     /// Number of batches given since the last update, with those that failed.
     pub(super) given: usize,
     /// `None` without other ranks and without sharded state.
@@ -65,7 +67,7 @@ impl<O: Commit> Core<O> {
             positions: Positions::default(),
             awaited: Awaited::default(),
             ranks: None,
-            spent: 0.,
+            spent: Spent::default(),
             given: 0,
             shard: None,
             is_replaced: false,
@@ -111,7 +113,7 @@ impl<O: Commit> Core<O> {
         if self.accumulator.samples() == 0 {
             self.follow_buffers()?;
             self.at_window.save()?;
-            self.spent = 0.;
+            self.spent = Spent::default();
         }
         let waited = waited(&origins);
         let batches = self.accumulator.window.batches;
@@ -128,7 +130,10 @@ impl<O: Commit> Core<O> {
                 0 => Ok(()),
                 _ => engine.run(extent, &mut accumulation, took),
             };
-            accumulation.core.spent += began.elapsed().as_secs_f64();
+            let spent = &mut accumulation.core.spent;
+            spent.cost = spent.cost.saturating_add(extent.cost);
+            spent.seconds += began.elapsed().as_secs_f64();
+            spent.is_exhausted |= took.retries > 0;
             let checked = run.and_then(|()| accumulation.check_first_cut(engine, took));
             let ended = checked.and_then(|()| {
                 // With the update, so that the two cannot disagree.
@@ -173,6 +178,13 @@ impl<O: Commit> Core<O> {
         }
         let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());
         Ok(CutCheck::new(all, alone))
+    }
+
+    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known.
+    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
+        if let Some(ranks) = &mut self.ranks {
+            ranks.divide(origins, &mut self.positions);
+        }
     }
 
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.

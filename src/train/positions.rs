@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::ranks::Data;
-use crate::batch::{Event, Origin, Place, Position};
+use crate::batch::{Division, Event, Origin, Place, Position};
 use crate::error::{DataError, Result};
 
 /// How far loaders have been read, by their names.
@@ -90,6 +90,13 @@ impl Positions {
                     entry.insert(position);
                 }
             }
+        }
+    }
+
+    /// A run that is resumed after the last update divides the loader's batches so.
+    pub(super) fn divide(&mut self, loader: &str, division: &Division) {
+        if let Some(position) = self.consumed.get_mut(loader) {
+            position.division = Some(division.clone());
         }
     }
 

@@ -266,3 +266,31 @@ impl fmt::Display for Exchange {
         }
     }
 }
+
+/// How ranks exchange gradients.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// Parameters are compared after this many updates.
+    pub(super) compare_every: u64,
+    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
+    pub(super) measured: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compare_every: 1000,
+            measured: None,
+        }
+    }
+}
+
+/// What the samples of an update took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) cost: usize,
+    /// Without the wait for data or other ranks.
+    pub(super) seconds: f64,
+    /// Memory ran out.
+    pub(super) is_exhausted: bool,
+}

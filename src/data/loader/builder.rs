@@ -7,7 +7,7 @@ use super::Loader;
 use super::produce::{Failing, Maker};
 use super::queue::Ahead;
 use super::source::Source;
-use crate::batch::Fingerprint;
+use crate::batch::{Fingerprint, SharedDivision};
 use crate::data::Tensors;
 use crate::data::batching::{Batching, Size};
 use crate::data::check::{Check, Checks};
@@ -116,7 +116,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Hands out this rank's part of each batch: of `m` samples, rank `r` of `n` gets those from `m * r / n` to `m * (r + 1) / n`, unless
-    /// [`Loader::divide`] says otherwise. A batch with fewer samples than ranks leaves some of them none: they get
+    /// [`Loader::divide`] or a trainer's [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) says otherwise. A batch with fewer samples than ranks leaves some of them none: they get
     /// [empty](crate::data::Loaded::is_empty) batches, for which one sample of the others is read, to learn what the tensors are like.
     /// [`drop_last`](Self::drop_last) avoids that.
     ///
@@ -289,6 +289,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             name: self.name.clone(),
             rank: (!self.has_own_data).then_some(self.rank),
             accepts_changes: self.accepts_changes,
+            division: SharedDivision::default(),
         };
         let data = Fingerprint::new(dataset, len, order, self.batching.text());
         (reader, data)

@@ -66,6 +66,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         if let Err(error) = self.start() {
             return Some(Err(error));
         }
+        self.follow_division();
         let began = Instant::now();
         loop {
             if until.is_some_and(|epoch| self.next.0 > epoch) {

@@ -164,12 +164,14 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         self.position = position;
         let division = self.position.division.take();
         let division = division.filter(|division| division.ranks() == self.ranks);
+        self.reader.division.set(division.as_ref());
         self.restart(division);
         Ok(changes)
     }
 
     /// Divides its batches among the ranks like this, from the next one on; what was read ahead is read again. The division belongs to the
-    /// [position](Self::state), so a resumed run divides its batches alike.
+    /// [position](Self::state), so a resumed run divides its batches alike. A trainer's
+    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) does it by itself.
     ///
     /// All ranks have to divide alike, and between the same batches, or samples are lost or doubled. Trainers compare that before each update.
     ///
@@ -203,10 +205,17 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 "loader `{name}` has {ranks} ranks, a division is among {found}"
             ));
         }
-        if self.position.division.as_ref() != Some(division) {
-            self.restart(Some(division.clone()));
-        }
+        self.reader.division.set(Some(division));
+        self.follow_division();
         Ok(())
+    }
+
+    /// Divides the next batches as it was last asked to, maybe by a trainer.
+    fn follow_division(&mut self) {
+        let division = self.reader.division.get();
+        if division != self.position.division {
+            self.restart(division);
+        }
     }
 
     /// Reads from the next batch on, divided so. What was read ahead is dropped.

@@ -1,7 +1,8 @@
 //! No other ranks: the feature `distributed` is off. They cannot be made, so nothing of them is ever called.
 
 use super::core::Core;
-use super::report::StepReport;
+use super::positions::Positions;
+use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Origin, Processed};
 use crate::distributed::Group;
 use crate::error::{Error, Result};
@@ -23,7 +24,7 @@ pub(super) fn join<O>(
     _: Result<Core<O>>,
     group: &Group,
     _: Vec<String>,
-    _: u64,
+    _: Settings,
 ) -> Result<Core<O>> {
     match *group {}
 }
@@ -52,6 +53,10 @@ impl Turn {
 
 impl Ranks {
     pub(super) fn rank(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn divide(&mut self, _: &[Origin<'_>], _: &mut Positions) {
         match *self {}
     }
 

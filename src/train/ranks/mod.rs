@@ -7,10 +7,12 @@
 
 mod data;
 mod reduce;
+mod shares;
 mod status;
 
 pub(super) use data::Data;
 pub(super) use reduce::Ranks;
+use shares::Shares;
 pub(super) use status::Turn;
 
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use candle_core::Var;
 
 use super::core::Core;
 use super::flat::Layout;
-use super::report::StepReport;
+use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Measured, Processed};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::error::{GroupError, Result};
@@ -40,7 +42,7 @@ impl<O: Commit> Core<O> {
         // What is only queued belongs to this rank's time. The exchange would wait for it too.
         let began = Instant::now();
         engine.device.synchronize()?;
-        self.spent += began.elapsed().as_secs_f64();
+        self.spent.seconds += began.elapsed().as_secs_f64();
         let measured = Measured::begin(engine.memory.as_ref());
         let (spent, data) = (std::mem::take(&mut self.spent), self.positions.data());
         let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent, &data);
@@ -80,7 +82,7 @@ pub(super) fn join<O: Commit>(
     core: Result<Core<O>>,
     group: &Group,
     options: Vec<String>,
-    compare_every: u64,
+    settings: Settings,
 ) -> Result<Core<O>> {
     if group.size() == 1 {
         return core;
@@ -106,7 +108,7 @@ pub(super) fn join<O: Commit>(
     }
     engine.finish(&watch)?;
     // What follows can run out of memory on one rank alone.
-    let placed = place(&mut core, group, engine, compare_every);
+    let placed = place(&mut core, group, engine, settings);
     group.agree(CALL, placed, |()| ()).map(|_| core)
 }
 
@@ -115,11 +117,13 @@ fn place<O: Commit>(
     core: &mut Core<O>,
     group: &Group,
     engine: Arc<dyn Collectives>,
-    compare_every: u64,
+    settings: Settings,
 ) -> Result<()> {
     let layout = Layout::new(group.size(), engine.bucket());
     core.accumulator.slots.lay_out(layout)?;
-    core.ranks = Some(Ranks::new(group, engine, compare_every));
+    let shares = |updates| Shares::new(group.size(), updates);
+    let shares = settings.measured.map(shares);
+    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
     core.shard()
 }
 

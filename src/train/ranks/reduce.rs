@@ -6,8 +6,9 @@ use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
 use super::data::Data;
+use super::shares::Shares;
 use super::status::{CALL, Progress, Status, Turn, bits, check};
-use crate::batch::{Engine, Measured, run_phase};
+use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
@@ -16,7 +17,8 @@ use crate::optim::{Commit, StateDict, blend};
 use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::loss::StepLoss;
-use crate::train::report::{Exchange, RankWork};
+use crate::train::positions::Positions;
+use crate::train::report::{Exchange, RankWork, Spent};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(in crate::train) struct Ranks {
     progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
+    /// `None` if batches are not divided by what ranks were measured to do.
+    pub(super) shares: Option<Shares>,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -37,7 +41,12 @@ pub(in crate::train) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, compare_every: u64) -> Self {
+    pub(super) fn new(
+        group: &Group,
+        engine: Arc<dyn Collectives>,
+        compare_every: u64,
+        shares: Option<Shares>,
+    ) -> Self {
         Self {
             group: group.clone(),
             engine,
@@ -45,8 +54,16 @@ impl Ranks {
             compares: true,
             progress: Arc::default(),
             since: Instant::now(),
+            shares,
             is_sharded: false,
             loss: None,
+        }
+    }
+
+    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known. `positions` are made to say so.
+    pub(in crate::train) fn divide(&mut self, origins: &[Origin<'_>], positions: &mut Positions) {
+        if let Some(shares) = &mut self.shares {
+            shares.divide(origins, positions);
         }
     }
 
@@ -77,7 +94,7 @@ impl Ranks {
         engine: &Engine,
         memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
-        seconds: f64,
+        spent: Spent,
         data: &Data,
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
@@ -93,8 +110,10 @@ impl Ranks {
         let began = Instant::now();
         status.data = data.checksum(&self.group)?;
         let elapsed = began.saturating_duration_since(self.since);
-        status.computed = seconds as f32;
+        status.computed = spent.seconds as f32;
         status.elapsed = elapsed.as_secs_f64() as f32;
+        let measures = self.shares.as_ref().is_some_and(Shares::is_measuring);
+        status.pace = spent.pace().filter(|_| measures);
         let progress = Arc::clone(&self.progress);
         let agree = || {
             let agreed = self.agree(accumulator, status, data);
@@ -118,6 +137,9 @@ impl Ranks {
             }
         }
         let reduced = began.elapsed().saturating_sub(waited);
+        if let Some(shares) = &mut self.shares {
+            shares.observe(statuses.iter().map(|status| status.pace));
+        }
         self.since = Instant::now();
         let works = statuses.iter().map(|status| RankWork {
             samples: status.samples,

@@ -37,6 +37,9 @@ pub(super) struct Status {
     /// Seconds since the exchange before.
     #[serde(rename = "e")]
     pub(super) elapsed: f32,
+    /// The seconds that a unit of cost took, while ranks are measured; `None` also if this update does not count.
+    #[serde(rename = "p")]
+    pub(super) pace: Option<f64>,
 }
 
 impl Status {
@@ -226,6 +229,7 @@ mod tests {
                 weight: unequal,
                 computed: unequal as f32,
                 elapsed: unequal as f32,
+                pace: Some(unequal),
             };
             let mut bytes = Vec::new();
             ciborium::into_writer(&status, &mut bytes).unwrap();

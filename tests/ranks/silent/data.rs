@@ -1,6 +1,7 @@
 //! Ranks whose loaders differ: no rank updates, and the error names the rank and what it has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::batch::{Division, Fixed};
@@ -188,24 +189,27 @@ fn a_batch_ahead_when_parts_change() {
         let sgd = sgd.build().expect("an optimizer");
         let trainer = AdaptiveTrainer::builder(sgd).group(group);
         let trainer = trainer.policy(Fixed::new(6).expect("a size"));
-        let mut trainer = trainer.build().expect("a trainer");
-        let mut step =
-            |batch: &Loaded<Tensor>| trainer.step(batch, |x, _| model.forward(&x)?.mean_all());
-        let first = loader.next().expect("endless").expect("a batch");
+        let mut trainer = trainer.measured_shares(1).build().expect("a trainer");
+        // So long that other work on the machine cannot hide it.
+        let pause = Duration::from_millis(if group.rank() == ODD { 200 } else { 10 });
+        let mut step = |batch: &Loaded<Tensor>| {
+            trainer.step(batch, |x, _| {
+                std::thread::sleep(pause);
+                model.forward(&x)?.mean_all()
+            })
+        };
+        let mut next = || loader.next().expect("endless").expect("a batch");
+        let mut batch = next();
         let is_ahead = group.rank() == ODD;
-        let early = is_ahead.then(|| loader.next().expect("endless"));
-        step(&first).expect("equal parts");
-        let weights = Vec::from_iter(1..=group.size());
-        let division = Division::weighted(weights).expect("a division");
-        loader.divide(&division).expect("a division");
-        let mut next = || loader.next().expect("endless");
-        let batch = early.unwrap_or_else(&mut next).expect("a batch");
+        let early = is_ahead.then(&mut next);
+        step(&batch).expect("equal parts");
+        batch = early.unwrap_or_else(&mut next);
         let is_wrong = is_silent(
             step(&batch),
             &["into equal parts", "rank 1 cuts batch 0 of window 1"],
         );
         // From then on all have the same parts.
-        step(&next().expect("a batch")).expect("the same parts");
+        step(&next()).expect("the same parts");
         is_wrong
     });
 }
