@@ -4,14 +4,12 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use super::measured::Measured;
-use super::micro_batch::MicroBatch;
-use super::observer::EventKind;
+use super::observer::{EventKind, MicroBatch};
 use super::policy::Completed;
 use super::recompute::Regions;
 use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
-use crate::layers;
 use crate::regions::{Surroundings, Watched, seeded, watch};
-use crate::testing;
+use crate::{layers, testing};
 
 /// Memory that is held while micro-batches run, and what would reduce it.
 pub(crate) type Held = (Vec<Holding>, Vec<Remedy>);

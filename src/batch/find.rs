@@ -3,8 +3,7 @@ use candle_core::Device;
 use super::exhaustion::ended;
 use super::measured::Measured;
 use super::model::MemoryModel;
-use super::policy::at_least_one;
-use super::policy::taken;
+use super::policy::{at_least_one, taken};
 use crate::error::{Error, Result, device_name};
 use crate::memory::{DeviceMemory, recover, unmask};
 

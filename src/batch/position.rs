@@ -1,10 +1,9 @@
 use std::fmt;
-use std::sync::Arc;
+use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::division::Division;
-use super::fingerprint::Fingerprint;
+use super::division::{Division, SharedDivision};
 
 const VERSION: u32 = 3;
 
@@ -17,8 +16,7 @@ pub struct Position {
     // Other versions may have other fields. They are read, so that the error can name the version.
     version: u32,
     /// What decides which samples are in which batch.
-    #[serde(serialize_with = "serialize", deserialize_with = "deserialize")]
-    pub data: Arc<Fingerprint>,
+    pub data: Fingerprint,
     /// The epoch of the next batch, counted from 0.
     pub epoch: u64,
     /// The next batch: its window in the epoch, and its place in the window.
@@ -38,7 +36,7 @@ impl Position {
     pub(crate) fn new(data: Fingerprint) -> Self {
         Self {
             version: VERSION,
-            data: Arc::new(data),
+            data,
             epoch: 0,
             window: 0,
             batch: 0,
@@ -96,7 +94,7 @@ impl Position {
             false => (saved.epoch.saturating_add(1), 0, 0),
         };
         let mut translated = Self {
-            data: Arc::clone(&self.data),
+            data: self.data.clone(),
             ..saved.clone()
         };
         translated.go_to(next);
@@ -123,11 +121,113 @@ impl fmt::Display for Place {
     }
 }
 
-// As the feature `rc` of serde would do it.
-fn serialize<S: Serializer>(data: &Arc<Fingerprint>, serializer: S) -> Result<S::Ok, S::Error> {
-    data.as_ref().serialize(serializer)
+/// The longest name of a dataset, because a saved position is to stay short.
+const LONGEST: usize = 40;
+
+/// What decides which samples are in which batch of a loader. Loaders with equal fingerprints have the same batches.
+///
+/// It is saved with a loader's position, and ranks compare it before each update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Fingerprint {
+    /// The dataset's name, without folders, because the same files may lie elsewhere; a long one is shortened.
+    pub dataset: String,
+    /// Number of samples in the dataset; `None` for a stream.
+    pub len: Option<usize>,
+    /// The order of the samples, with its seed.
+    pub order: String,
+    /// The size of the batches, and how they are cut.
+    pub batches: String,
+    /// Number of samples of which batches are formed at a time.
+    pub window: usize,
 }
 
-fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Fingerprint>, D::Error> {
-    Fingerprint::deserialize(deserializer).map(Arc::new)
+impl Fingerprint {
+    pub(crate) fn new(
+        dataset: &str,
+        len: Option<usize>,
+        order: String,
+        (batches, window): (String, usize),
+    ) -> Self {
+        let names = dataset.split(' ').map(|name| {
+            let mut folders = name.rsplit(['/', '\\']);
+            folders.find(|name| !name.is_empty()).unwrap_or(name)
+        });
+        let mut dataset = names.collect::<Vec<_>>().join(" ");
+        if dataset.chars().count() > LONGEST {
+            let hash = crc32fast::hash(dataset.as_bytes());
+            let begin: String = dataset.chars().take(LONGEST - 10).collect();
+            dataset = format!("{begin}…{hash:08x}");
+        }
+        Self {
+            dataset,
+            len,
+            order,
+            batches,
+            window,
+        }
+    }
+
+    /// What differs: its name, the value here, and the other's.
+    pub(crate) fn differences(
+        &self,
+        other: &Self,
+    ) -> impl Iterator<Item = (&'static str, String, String)> {
+        let pairs = self.texts().into_iter().zip(other.texts());
+        pairs
+            .filter(|((_, here), (_, other))| here != other)
+            .map(|((what, here), (_, other))| (what, here, other))
+    }
+
+    fn texts(&self) -> [(&'static str, String); 4] {
+        let len = self.len.map_or("unknown".to_owned(), |len| len.to_string());
+        [
+            ("dataset", format!("`{}`", self.dataset)),
+            ("samples in the dataset", len),
+            ("order", self.order.clone()),
+            ("batches", format!("{} in {}", self.batches, self.window)),
+        ]
+    }
+}
+
+/// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The loader's name.
+    pub loader: &'a str,
+    /// The loader's position after this batch.
+    pub position: &'a Position,
+    /// The rank for which the loader reads, and the number of ranks; `None` for a rank with data of its own.
+    pub rank: Option<(usize, usize)>,
+    /// Whether a trainer may continue here although its saved run stopped elsewhere.
+    pub accepts_changes: bool,
+    /// The place where the loader stood before: that of this batch, unless batches between them could not be read.
+    pub(crate) begin: Place,
+    /// The place of this batch.
+    pub(crate) place: Place,
+    /// Number of samples in the batch, of all ranks, those that were skipped included.
+    pub samples: usize,
+    /// How long the caller waited for the batch.
+    pub waited: Duration,
+    /// How the loader divides its next batches among the ranks.
+    pub(crate) division: &'a SharedDivision,
+}
+
+/// A trainer that knows which batches its updates have consumed.
+pub trait Consumer {
+    /// Returns the position of the loader of this name after the last batch that an update consumed; `None` if there was none.
+    fn position(&self, loader: &str) -> Option<&Position>;
+
+    /// Returns the names of loaders that the saved run read, after state was loaded, as long as no loader has continued there.
+    fn unclaimed(&self) -> Vec<String>;
+
+    /// Marks that a loader of this name continues at this position, so that its next batch has to begin there.
+    fn claim(&self, loader: &str, at: &Position);
+}
+
+/// How long the caller waited for all of them; `None` if nothing comes from a loader.
+pub(crate) fn waited(origins: &[Origin<'_>]) -> Option<Duration> {
+    let waits = origins.iter().map(|origin| origin.waited);
+    waits.reduce(|a, b| a.saturating_add(b))
 }

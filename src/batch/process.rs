@@ -3,14 +3,12 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::attempt::{Attempt, Failure, Held};
-use super::engine::Engine;
-use super::micro_batch::MicroBatch;
-use super::observer::{Observer, Task};
-use super::origin::{Origin, waited};
-use super::plan::Plan;
+use super::engine::{Engine, Processed};
+use super::observer::{MicroBatch, Observer, Task};
 use super::policy::{BatchPolicy, Extent, at_least_one};
+use super::position::{Origin, waited};
 use super::predictive::Predictive;
-use super::processed::Processed;
+use super::recompute::Plan;
 use super::slices::Batch;
 use crate::error::{Phase, Result};
 use crate::memory::DeviceMemory;

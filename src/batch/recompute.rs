@@ -1,5 +1,6 @@
 use std::fmt;
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 /// Whether a trainer recomputes the regions that a model marks with [`nn::recompute`](crate::nn::recompute()).
@@ -77,5 +78,105 @@ impl fmt::Display for Recomputing {
             RecomputeReason::NoNeed => "one sample fits without",
             RecomputeReason::OneSample => "one sample does not fit otherwise",
         })
+    }
+}
+
+/// What a policy has learned, and why it uses its size. `Display` writes one line.
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Reason};
+///
+/// let mut policy = Predictive::default();
+/// for size in [1, 1, 4, 8] {
+///     let mut completed = Completed::new(size);
+///     completed.before = Some(0);
+///     completed.peak = Some(100 + 10 * size as u64);
+///     completed.limit = Some(500);
+///     policy.succeeded(&completed);
+/// }
+/// let plan = policy.plan().expect("a policy that predicts");
+/// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
+/// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Bytes that a micro-batch takes besides its samples.
+    pub base: Option<u64>,
+    /// Bytes that each sample takes.
+    pub each: Option<u64>,
+    /// Bytes that limit and device leave for a micro-batch; `None` if nothing bounds it.
+    pub room: Option<u64>,
+    /// The largest micro-batch that should fit, in samples.
+    pub fits: Option<usize>,
+    /// The largest micro-batch in use, in samples; `None` for the whole batch.
+    pub using: Option<usize>,
+    /// Why it is not larger.
+    pub reason: Reason,
+    /// Whether marked regions are recomputed, and why; `None` for a model without them, or if a policy does not choose.
+    pub regions: Option<Recomputing>,
+}
+
+/// Why a policy does not use larger micro-batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// No bound is known.
+    Unbounded,
+    /// Nothing has been measured yet.
+    Unmeasured,
+    /// There is no more room.
+    Room,
+    /// A larger one did not fit; it is tried again later.
+    Failed,
+    /// The caller allows no larger one.
+    Allowed,
+}
+
+impl Plan {
+    /// Creates a plan that states no numbers: the whole batch is used, for `reason`.
+    pub fn new(reason: Reason) -> Self {
+        Self {
+            base: None,
+            each: None,
+            room: None,
+            fits: None,
+            using: None,
+            reason,
+            regions: None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unbounded => "nothing bounds it",
+            Self::Unmeasured => "nothing measured yet",
+            Self::Room => "as much as fits",
+            Self::Failed => "a larger one has not fitted",
+            Self::Allowed => "no larger one is allowed",
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(base), Some(each)) = (self.base, self.each) {
+            write!(f, "base {}, {} a sample, ", ByteSize(base), ByteSize(each))?;
+        }
+        if let Some(fits) = self.fits {
+            write!(f, "room for {fits}, ")?;
+        }
+        match self.using {
+            Some(using) => write!(f, "using {using}: {}", self.reason)?,
+            None => write!(f, "using the whole batch: {}", self.reason)?,
+        }
+        match self.regions {
+            Some(regions) => write!(f, ", {regions}"),
+            None => Ok(()),
+        }
     }
 }

@@ -2,14 +2,12 @@ use std::cell::RefCell;
 use std::time::Instant;
 
 use super::attempt::{Attempt, Failure, Work};
-use super::engine::Engine;
+use super::engine::{Engine, Processed};
 use super::event::Event;
 use super::exhaustion::{ended, is_passing};
 use super::measured::Measured;
-use super::micro_batch::MicroBatch;
-use super::observer::EventKind;
+use super::observer::{EventKind, MicroBatch};
 use super::policy::{Extent, Failed, taken};
-use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;

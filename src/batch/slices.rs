@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::origin::Origin;
 use super::policy::Extent;
+use super::position::Origin;
 use crate::error::{Error, Result, invalid};
 
 /// An ordered collection of samples that can be cut into runs of them.

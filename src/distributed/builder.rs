@@ -103,8 +103,22 @@ impl GroupBuilder {
             false => None,
         };
         let control = match (&mpi, &launch.address) {
-            (Some(mpi), _) => meet(mpi, &launch, &mut deadline).inspect_err(|_| mpi.abandon())?,
-            (None, Some((host, port))) => meeting(&launch).at(host, *port, &mut deadline)?,
+            (Some(mpi), _) => {
+                let control = mpi.control(&mut deadline).and_then(|control| {
+                    check_agreement(&launch, &control)?;
+                    Ok(control)
+                });
+                control.inspect_err(|_| mpi.abandon())?
+            }
+            (None, Some((host, port))) => {
+                let meeting = Meeting {
+                    rank: launch.rank,
+                    size: launch.size,
+                    job: launch.job.clone(),
+                    secret: launch.secret.clone(),
+                };
+                meeting.at(host, *port, &mut deadline)?
+            }
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
             (None, None) => {
                 let (rank, size) = (launch.rank, launch.size);
@@ -139,22 +153,6 @@ impl GroupBuilder {
             engines: Default::default(),
         })))
     }
-}
-
-fn meeting(launch: &Launch) -> Meeting {
-    Meeting {
-        rank: launch.rank,
-        size: launch.size,
-        job: launch.job.clone(),
-        secret: launch.secret.clone(),
-    }
-}
-
-/// Connects the ranks by MPI.
-fn meet(mpi: &Mpi, launch: &Launch, deadline: &mut Deadline) -> Result<Control> {
-    let control = mpi.control(deadline)?;
-    check_agreement(launch, &control)?;
-    Ok(control)
 }
 
 /// MPI knows the truth; variables may come from another launcher around it.

@@ -9,31 +9,15 @@ use super::control::Control;
 use super::mpi::Mpi;
 #[cfg(feature = "cuda")]
 use super::nccl;
-use crate::error::{GroupError, Result, invalid};
+use crate::error::{Result, invalid};
 
-/// Opens the engine for a device, the same on all ranks.
+/// Opens the engine for a device, whose kind is the same on all ranks.
 pub(super) fn open(
     control: &Arc<Control>,
     mpi: Option<&Arc<Mpi>>,
     device: &Device,
     name: &str,
 ) -> Result<Arc<dyn Collectives>> {
-    // Ranks on different kinds of devices would each wait for another engine.
-    let kind = match device {
-        Device::Cpu => "the CPU",
-        Device::Cuda(_) => "a CUDA device",
-        Device::Metal(_) => "a Metal device",
-    };
-    let kinds = control.gather("choose an engine", kind.as_bytes())?;
-    let others = kinds.iter().enumerate();
-    let others = others.filter(|(_, other)| other.as_slice() != kind.as_bytes());
-    let differences: Vec<_> = others
-        .map(|(rank, other)| format!("rank {rank} is on {}", String::from_utf8_lossy(other)))
-        .collect();
-    if !differences.is_empty() {
-        let what = "the kind of device";
-        return Err(GroupError::Different { what, differences }.into());
-    }
     let mut reason = format!("for tensors in host memory {}", Mpi::absent());
     if let Device::Cuda(_) = device {
         // All ranks have NCCL, or none.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, DeviceLocation, Tensor};
 use ciborium::{de, ser};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};
@@ -57,25 +57,19 @@ impl Drop for Inner {
     }
 }
 
-/// A rank's results, or why it has none.
-#[derive(Serialize, Deserialize)]
-enum Part<T> {
-    Done(Vec<T>),
-    Failed(String),
-}
+/// What a rank gives to a call: its results, or why it has none.
+type Part<T> = Result<Vec<T>, String>;
 
-impl<T: Serialize> Part<T> {
-    fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).map_err(|error| {
-            let reason = match error {
-                ser::Error::Io(error) => error.to_string(),
-                ser::Error::Value(reason) => reason,
-            };
-            candle_core::Error::Msg(format!("the results cannot be serialized: {reason}"))
-        })?;
-        Ok(bytes)
-    }
+fn to_bytes<T: Serialize>(part: &Part<T>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(part, &mut bytes).map_err(|error| {
+        let reason = match error {
+            ser::Error::Io(error) => error.to_string(),
+            ser::Error::Value(reason) => reason,
+        };
+        candle_core::Error::Msg(format!("the results cannot be serialized: {reason}"))
+    })?;
+    Ok(bytes)
 }
 
 impl Group {
@@ -186,7 +180,7 @@ impl Group {
         call: &str,
         results: Vec<T>,
     ) -> Result<Vec<T>> {
-        let own = match Part::Done(results).to_bytes() {
+        let own = match to_bytes(&Part::Ok(results)) {
             Ok(own) => own,
             Err(error) => return Err(self.collect_none(call, error)),
         };
@@ -201,8 +195,8 @@ impl Group {
                 failed(rank, call, reason)
             })?;
             match part {
-                Part::Done(results) => collected.extend(results),
-                Part::Failed(reason) => return Err(failed(rank, call, reason)),
+                Ok(results) => collected.extend(results),
+                Err(reason) => return Err(failed(rank, call, reason)),
             }
         }
         Ok(collected)
@@ -217,7 +211,7 @@ impl Group {
     /// Tells the ranks that collect results that this one has none for this reason.
     pub(crate) fn refuse(&self, call: &str, reason: String) {
         // A group that has ended is the next call's error. This rank's own matters more now.
-        if let Ok(own) = Part::<()>::Failed(reason).to_bytes() {
+        if let Ok(own) = to_bytes(&Part::<()>::Err(reason)) {
             let _ = self.0.control.gather(call, &own);
         }
     }
@@ -239,6 +233,14 @@ impl Group {
         if let Some(engine) = known.get(&key) {
             return Ok(Some(Arc::clone(engine)));
         }
+        // Ranks on different kinds of devices would each wait for another engine.
+        let kind = match device {
+            Device::Cpu => "the CPU",
+            Device::Cuda(_) => "a CUDA device",
+            Device::Metal(_) => "a Metal device",
+        };
+        let what = "the kind of device";
+        self.same("choose an engine", what, kind.to_owned(), Ok(()))?;
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
         known.insert(key, Arc::clone(&engine));
         Ok(Some(engine))

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use super::checkpoint::CheckpointError;
 use super::circumstances::{Phase, Resource};
-use super::class::{Class, DeviceFault};
-use super::codes;
+use super::codes::{self, Class, DeviceFault};
 use super::data::DataError;
 use super::error::{Error, Invalid, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;

@@ -4,9 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use super::boxed::BoxedError;
-use super::class::{Class, DeviceFault};
 use super::classify::{AnyError, chain, classify, pointee};
+use super::codes::{Class, DeviceFault};
+use super::data::BoxedError;
 use super::error::Error;
 use super::exhausted::ResourceExhausted;
 use super::nn;

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::boxed::BoxedError;
-
 /// Samples cannot be read, or are not what was declared. Settings that cannot be used, samples that cannot be made into a batch, and panics
 /// are [`Invalid`](super::Invalid), for which [`is_data`](super::Error::is_data) holds.
 #[derive(Debug, thiserror::Error)]
@@ -139,3 +137,6 @@ fn at(offset: Option<u64>) -> String {
 fn of(index: Option<usize>) -> String {
     index.map_or_else(String::new, |index| format!("sample {index}, "))
 }
+
+/// An error of any type.
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;

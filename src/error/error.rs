@@ -3,17 +3,17 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::boxed::BoxedError;
+use candle_core::{DType, Shape};
+
 use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
-use super::class::DeviceFault;
-use super::data::DataError;
+use super::codes::DeviceFault;
+use super::data::{BoxedError, DataError};
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{LossError, OutputError};
-use super::memory::MemoryError;
-use super::optimizer::StateError;
+use super::input::{LossError, MemoryError, OutputError, StateError};
 use super::unreached::UnreachedParameters;
+
 #[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
 
@@ -216,6 +216,14 @@ impl UpdateInterrupted {
         let reason = reason.into();
         Self { reason }
     }
+
+    /// The error of an update that failed with this reason. Faults, lost ranks and an interruption that is known stay what they are.
+    pub(crate) fn with(reason: impl Into<Error>) -> Error {
+        match reason.into() {
+            kept @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_) | Error::Group(_)) => kept,
+            reason => Self::new(reason).into(),
+        }
+    }
 }
 
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
@@ -317,3 +325,54 @@ impl fmt::Debug for Invalid {
 }
 
 impl StdError for Invalid {}
+
+/// An [`Error`] about a subject, with a text as `format!` makes it.
+macro_rules! invalid {
+    ($subject:ident, $($text:tt)+) => {
+        $crate::error::Error::from($crate::error::Invalid::new(
+            $crate::error::Subject::$subject,
+            format!($($text)+),
+        ))
+    };
+}
+pub(crate) use invalid;
+
+/// A loss that is not a single number.
+pub(crate) fn not_scalar(shape: &Shape) -> Error {
+    invalid!(
+        Loss,
+        "the loss has shape {shape:?}: reduce it to one number with `mean_all()` or `sum_all()`"
+    )
+}
+
+/// No parameter can be trained.
+pub(crate) fn nothing_to_train() -> Error {
+    invalid!(
+        Parameter,
+        "there is no floating-point Var to train: pass the `VarMap` or its `all_vars()` after the model was built"
+    )
+}
+
+/// The same Var is in the list twice, the second time under this name, and would be updated twice.
+pub(crate) fn listed_twice(parameter: &str) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is listed twice: list each Var once"
+    )
+}
+
+/// Gradients of this type cannot be accumulated.
+pub(crate) fn untrainable(parameter: &str, dtype: DType) -> Error {
+    invalid!(
+        Parameter,
+        "parameter `{parameter}` is {dtype:?}: gradients accumulate in f64, f32, f16 and bf16"
+    )
+}
+
+/// No parameter has a name that matches this pattern.
+pub(crate) fn no_match(pattern: &str) -> Error {
+    invalid!(
+        Parameter,
+        "`allow_unreached`: no parameter has a name that matches `{pattern}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
+    )
+}

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::Path;
 
+use bytesize::ByteSize;
+
 /// What can be wrong with a loss that a program, or its author, can act upon; any other loss that cannot be used is
 /// [`is_loss`](super::Error::is_loss).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -104,5 +106,56 @@ impl OutputError {
             action: "read",
             ..Self::at(path, error)
         }
+    }
+}
+
+/// A limit on a device's memory that cannot be set, and that a program can do something about. Nothing has changed.
+///
+/// Other errors about memory are [`Invalid`](super::Invalid); [`Error::is_memory`](super::Error::is_memory) holds for both.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// A limit on host memory without the tracking allocator.
+    #[error(
+        "only the tracking allocator can limit host memory: add these two lines to the program:\n    #[global_allocator]\n    static ALLOCATOR: candle_headroom::TrackingAllocator = candle_headroom::TrackingAllocator::system();"
+    )]
+    AllocatorNotInstalled,
+    /// More than the limit is in use already.
+    #[error("a limit of {} is below the {} in use already: raise it, or set it before building the model", ByteSize(*.limit), ByteSize(*.in_use))]
+    #[non_exhaustive]
+    BelowUse {
+        /// The requested limit, in bytes.
+        limit: u64,
+        /// In use already, in bytes.
+        in_use: u64,
+    },
+}
+
+/// Saved state does not fit the optimizer; everything that does not fit is listed. Nothing has changed.
+#[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
+#[error(
+    "the saved state does not fit this optimizer{}{}{}",
+    list("missing", .missing), list("unexpected", .unexpected), list("unfit", .unfit)
+)]
+#[non_exhaustive]
+pub struct StateError {
+    /// Tensors that the optimizer needs and the state does not have.
+    pub missing: Vec<String>,
+    /// Tensors that the state has and the optimizer does not know.
+    pub unexpected: Vec<String>,
+    /// Entries that are not what the optimizer needs, each with what is wrong.
+    pub unfit: Vec<String>,
+}
+
+impl StateError {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.unexpected.is_empty() && self.unfit.is_empty()
+    }
+}
+
+fn list(what: &str, entries: &[String]) -> String {
+    match entries {
+        [] => String::new(),
+        _ => format!("; {what}: {}", entries.join(", ")),
     }
 }

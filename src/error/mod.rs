@@ -1,9 +1,7 @@
 //! What went wrong: this crate's [`Error`], and the meaning of any [`candle_core::Error`].
 
-mod boxed;
 mod checkpoint;
 mod circumstances;
-mod class;
 mod classify;
 mod codes;
 mod convert;
@@ -16,10 +14,11 @@ mod distributed;
 mod error;
 mod exhausted;
 mod input;
-mod invalid;
-mod memory;
+#[cfg(feature = "nn")]
 mod nn;
-mod optimizer;
+#[cfg(not(feature = "nn"))]
+#[path = "without_nn.rs"]
+mod nn;
 mod report;
 mod unreached;
 
@@ -28,21 +27,17 @@ pub use crate::environment::Neighbour;
 #[cfg(feature = "nn")]
 #[doc(inline)]
 pub use crate::nn::RecomputeError;
-pub use boxed::BoxedError;
 pub use checkpoint::{CheckpointError, Skipped};
 pub use circumstances::{Cause, Holding, Phase, Remedy, Resource};
-pub use class::DeviceFault;
+pub use codes::DeviceFault;
 pub use convert::ErrorExt;
-pub use data::DataError;
+pub use data::{BoxedError, DataError};
 pub use distributed::GroupError;
-pub(crate) use error::Subject;
 pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
+pub(crate) use error::{
+    Subject, invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
+};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
-pub use input::{CutCause, LossError, OutputError};
-pub(crate) use invalid::{
-    invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
-};
-pub use memory::MemoryError;
-pub use optimizer::StateError;
+pub use input::{CutCause, LossError, MemoryError, OutputError, StateError};
 pub use unreached::UnreachedParameters;

@@ -6,7 +6,7 @@ use std::fmt::{self, Formatter};
 use bytesize::ByteSize;
 
 use super::circumstances::{Cause, Holding, Resource};
-use super::class::DeviceFault;
+use super::codes::DeviceFault;
 use super::error::{UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use crate::output::first_line;

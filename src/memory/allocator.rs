@@ -7,9 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
-use super::limit::OverLimit;
-
-/// A global allocator that counts live bytes, their peak, and the first request over a limit.
+/// A global allocator that counts live bytes and their peak.
 ///
 /// It wraps any allocator and passes every request on. The limit is soft, because candle's CPU backend cannot handle a refused
 /// allocation. Requests of 8 KiB and more are counted at once, smaller ones in batches: a peak is exact to
@@ -57,9 +55,7 @@ impl<A> TrackingAllocator<A> {
 /// Counts an allocation. `Layout` guarantees that its size fits an `isize`.
 #[inline]
 fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
-    if pointer.is_null() {
-        COUNTERS.refused(layout.size());
-    } else {
+    if !pointer.is_null() {
         COUNTERS.add(layout.size() as isize);
     }
     pointer
@@ -92,9 +88,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: as for `dealloc`; `new_size` is passed on unchanged.
         let moved = unsafe { self.inner.realloc(pointer, layout, new_size) };
-        if moved.is_null() {
-            COUNTERS.refused(new_size.saturating_sub(layout.size()));
-        } else {
+        if !moved.is_null() {
             COUNTERS.add((new_size as isize).wrapping_sub(layout.size() as isize));
         }
         moved
@@ -120,17 +114,12 @@ struct Line<T>(T);
 pub(super) struct Counters {
     live: Line<AtomicIsize>,
     peak: Line<AtomicIsize>,
-    limit: Line<AtomicUsize>,
-    /// The first request over the limit, or 0, and the live bytes with it.
-    first_over: [AtomicUsize; 2],
     slots: [Line<AtomicIsize>; SLOTS],
 }
 
 pub(super) static COUNTERS: Counters = Counters {
     live: Line(AtomicIsize::new(0)),
     peak: Line(AtomicIsize::new(0)),
-    limit: Line(AtomicUsize::new(usize::MAX)),
-    first_over: [const { AtomicUsize::new(0) }; 2],
     slots: [const { Line(AtomicIsize::new(0)) }; SLOTS],
 };
 
@@ -173,33 +162,9 @@ impl Counters {
 
     fn add_exactly(&self, bytes: isize) {
         let live = self.live.0.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        if bytes > 0 {
-            // Loaded first, so that the peak's cache line stays shared between processors while the count is below it.
-            if live > self.peak.0.load(Relaxed) {
-                self.peak.0.fetch_max(live, Relaxed);
-            }
-            let limit = self.limit.0.load(Relaxed);
-            if live > 0 && live.unsigned_abs() > limit {
-                let (bytes, live) = (bytes.unsigned_abs(), live.unsigned_abs());
-                self.note_over(bytes, live);
-            }
-        }
-    }
-
-    /// Notes a request that the allocator refused, if it would have gone over the limit.
-    pub(super) fn refused(&self, bytes: usize) {
-        let live = self.in_use();
-        if live.saturating_add(bytes) > self.limit.0.load(Relaxed) {
-            self.note_over(bytes, live);
-        }
-    }
-
-    #[cold]
-    fn note_over(&self, requested: usize, live: usize) {
-        let [first, live_then] = &self.first_over;
-        let noted = first.compare_exchange(0, requested, Relaxed, Relaxed);
-        if noted.is_ok() {
-            live_then.store(live, Relaxed);
+        // Loaded first, so that the peak's cache line stays shared between processors while the count is below it.
+        if bytes > 0 && live > self.peak.0.load(Relaxed) {
+            self.peak.0.fetch_max(live, Relaxed);
         }
     }
 
@@ -225,20 +190,5 @@ impl Counters {
     /// Whether the allocator is installed: Rust's runtime allocates before `main` begins.
     pub(super) fn are_fed(&self) -> bool {
         self.peak.0.load(Relaxed) != 0 || self.slots.iter().any(|s| s.0.load(Relaxed) != 0)
-    }
-
-    /// Sets the limit that [`first_over`](Self::first_over) watches, and clears the note.
-    pub(super) fn watch(&self, limit: usize) {
-        self.limit.0.store(limit, Relaxed);
-        let [first, live_then] = &self.first_over;
-        live_then.store(0, Relaxed);
-        first.store(0, Relaxed);
-    }
-
-    /// The first request over the limit.
-    pub(super) fn first_over(&self) -> Option<OverLimit> {
-        let counts = self.first_over.each_ref();
-        let [requested, in_use] = counts.map(|count| count.load(Relaxed) as u64);
-        (requested > 0).then_some(OverLimit { requested, in_use })
     }
 }

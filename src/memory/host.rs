@@ -98,7 +98,6 @@ impl Backing for Host {
             enforcement: Some(Enforcement::Soft),
             free: system.free().map(|free| free.saturating_add(kept)),
             total: system.capacity(),
-            first_over_limit: COUNTERS.first_over(),
             ..MemoryStats::default()
         }
     }
@@ -121,12 +120,6 @@ impl Backing for Host {
             usable: system.usable(in_use.saturating_add(kept_bytes(in_use))),
             auto_fraction: AUTO_FRACTION,
         })
-    }
-
-    fn set_limit(&self, bytes: Option<u64>) -> Result<()> {
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-        COUNTERS.watch(bytes.unwrap_or(usize::MAX));
-        Ok(())
     }
 }
 

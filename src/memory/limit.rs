@@ -120,8 +120,6 @@ pub struct MemoryStats {
     /// Bytes taken on the GPU outside the pool: CUDA's contexts and modules, workspaces of NVIDIA's libraries, tensors created before
     /// the memory was opened, and other processes. The driver does not report which.
     pub unaccounted: Option<u64>,
-    /// The first request over the limit since it was set; on the host only.
-    pub first_over_limit: Option<OverLimit>,
 }
 
 /// How a limit is enforced.
@@ -132,16 +130,6 @@ pub enum Enforcement {
     Hard,
     /// Allocations over the limit succeed; trainers check the use after the forward pass and each micro-batch, and reduce the size.
     Soft,
-}
-
-/// A request over the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OverLimit {
-    /// Its size in bytes. Small requests are counted in batches: then it is the batch's size.
-    pub requested: u64,
-    /// Bytes in use, this request included.
-    pub in_use: u64,
 }
 
 impl MemoryStats {
@@ -182,7 +170,9 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     fn room(&self) -> Result<Room>;
 
     /// Changes the limit, or nothing if it fails.
-    fn set_limit(&self, bytes: Option<u64>) -> Result<()>;
+    fn set_limit(&self, _: Option<u64>) -> Result<()> {
+        Ok(())
+    }
 
     /// Waits until freed memory is free on the device too.
     fn synchronize(&self, _: &Device) -> Result<()> {

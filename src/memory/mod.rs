@@ -7,7 +7,6 @@ mod device;
 #[allow(unsafe_code, reason = "calls `mallopt`")]
 mod host;
 mod limit;
-mod planning;
 
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};
@@ -18,6 +17,4 @@ pub(crate) use cuda::{Mark, unmask};
 pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 pub(crate) use limit::bytes_text;
-pub use limit::{
-    AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats, OverLimit,
-};
+pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats};

@@ -5,7 +5,7 @@ use candle_core::backprop::GradStore;
 
 use super::commit::not_sharded;
 use super::{Commit, Committed, Parameter, StateDict};
-use crate::error::{Error, Remedy, Result, StateError, UpdateInterrupted, invalid, listed_twice};
+use crate::error::{Remedy, Result, StateError, UpdateInterrupted, invalid, listed_twice};
 
 /// Two optimizers that make one update together, for models whose parts are trained differently: an actor and a critic, the two
 /// networks of a GAN, an embedding by [`Sgd`](super::Sgd) beside layers by [`AdamW`](super::AdamW). Of three, make a `Both` of a `Both`.
@@ -52,7 +52,7 @@ impl<A: Commit, B: Commit> Both<A, B> {
     ///
     /// # Errors
     /// A name that is empty or has a dot, one name for both, two parameters of one name, or an optimizer that divides its state among
-    /// ranks ([`is_optimizer`](Error::is_optimizer)); both have the same Var ([`is_parameter`](Error::is_parameter)).
+    /// ranks ([`is_optimizer`](crate::Error::is_optimizer)); both have the same Var ([`is_parameter`](crate::Error::is_parameter)).
     pub fn new(
         (first_name, first): (impl Into<String>, A),
         (second_name, second): (impl Into<String>, B),
@@ -161,14 +161,6 @@ fn part<T: Clone>(all: &BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> 
     all.iter().filter_map(own).collect()
 }
 
-/// The error of the second optimizer, or of undoing, when the first one has changed.
-fn interrupted(error: Error) -> Error {
-    match error {
-        kept @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_)) => kept,
-        reason => UpdateInterrupted::new(reason).into(),
-    }
-}
-
 impl<A: Commit, B: Commit> Commit for Both<A, B> {
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
@@ -189,7 +181,10 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         self.check(gradients)?;
         let first = self.first.commit(gradients)?;
-        let second = self.second.commit(gradients).map_err(interrupted)?;
+        let second = self
+            .second
+            .commit(gradients)
+            .map_err(UpdateInterrupted::with)?;
         Ok(match (first, second) {
             (Committed::Applied, _) | (_, Committed::Applied) => Committed::Applied,
             (Committed::Skipped, Committed::Skipped) => Committed::Skipped,
@@ -207,7 +202,7 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     /// Returns the loss: there is one for both.
     ///
     /// # Errors
-    /// If an optimizer has a loss scale, which would scale the other's gradients too ([`is_optimizer`](Error::is_optimizer)).
+    /// If an optimizer has a loss scale, which would scale the other's gradients too ([`is_optimizer`](crate::Error::is_optimizer)).
     fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
         for scaled in [self.first.scale_loss(loss)?, self.second.scale_loss(loss)?] {
             if scaled.id() != loss.id() {
@@ -281,7 +276,9 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
         self.first.load_state(&first)?;
         let loaded = self.second.load_state(&second);
         if loaded.is_err() {
-            self.first.load_state(&before).map_err(interrupted)?;
+            self.first
+                .load_state(&before)
+                .map_err(UpdateInterrupted::with)?;
         }
         self.follow();
         loaded

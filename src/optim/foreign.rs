@@ -140,11 +140,7 @@ impl<O: Optimizer> Commit for Foreign<O> {
 
 /// The error of an update of which a part was applied.
 pub(super) fn interrupted(error: CandleError) -> Error {
-    match Error::from(error).in_phase(Phase::Optimizer) {
-        // After a fault of the device nothing on it can go on.
-        fault @ Error::DeviceFault(_) => fault,
-        reason => UpdateInterrupted::new(reason).into(),
-    }
+    UpdateInterrupted::with(Error::from(error).in_phase(Phase::Optimizer))
 }
 
 fn global_norm(parameters: &[Parameter], gradients: &GradStore) -> CandleResult<f64> {

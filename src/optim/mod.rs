@@ -13,10 +13,8 @@ mod ema;
 mod foreign;
 mod fused;
 mod group;
-mod merge;
 mod rule;
 mod schedule;
-mod shard;
 mod state_dict;
 
 pub use candle_nn::ParamsAdamW;
@@ -28,14 +26,13 @@ pub use ema::Ema;
 pub use foreign::Foreign;
 pub(crate) use fused::check_shape;
 pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
+#[doc(hidden)]
+pub use group::Shard;
 pub use group::{Group, GroupOptions, Parameter};
-pub(crate) use merge::take_pieces;
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::{LearningRate, LearningRateBuilder};
-#[doc(hidden)]
-pub use shard::Shard;
 pub use state_dict::StateDict;
-pub(crate) use state_dict::{PIECES, file_header, place_in_file};
+pub(crate) use state_dict::{PIECES, file_header, place_in_file, take_pieces};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
 /// [`ParamsAdamW`].

@@ -2,12 +2,10 @@ use std::ops::{Deref, DerefMut};
 
 use super::adaptive::AdaptiveTrainer;
 use super::builder::AdaptiveTrainerBuilder;
-use super::input::StepInput;
+use super::input::{OwnError, StepInput};
 use super::loss::Loss;
-use super::own_error::OwnError;
 use super::report::StepReport;
-use crate::batch::at_least_one;
-use crate::batch::{Fixed, MicroBatch};
+use crate::batch::{Fixed, MicroBatch, at_least_one};
 use crate::error::{Error, Result};
 use crate::optim::Commit;
 

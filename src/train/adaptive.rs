@@ -1,11 +1,9 @@
 use super::core::Core;
-use super::estimate::{Estimate, Measured};
-use super::exchange::Exchange;
-use super::input::{Given, StepInput, with_given};
+use super::estimate::Estimate;
+use super::input::{Given, OwnError, StepInput, with_given};
 use super::loss::{Loss, StepLoss};
-use super::own_error::OwnError;
 use super::ranks::Turn;
-use super::report::StepReport;
+use super::report::{Exchange, StepReport};
 use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
@@ -439,8 +437,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
             let saved = Holding::new("saved values of buffers", saved);
             estimate.held.push(saved);
         }
-        let measured = self.engine.measured;
-        estimate.measured = measured.map(|(samples, bytes)| Measured::new(samples, bytes));
+        estimate.measured = self.engine.measured;
         if let Some(plan) = self.plan() {
             (estimate.base, estimate.each) = (plan.base, plan.each);
         }

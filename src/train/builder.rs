@@ -5,11 +5,10 @@ use candle_core::Tensor;
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
 use super::cut::Checks;
-use super::exchange::Settings;
 use super::ranks::join;
-use super::reach::Reach;
-use crate::batch::at_least_one;
-use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
+use super::report::Settings;
+use super::slots::Reach;
+use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task, at_least_one};
 use crate::distributed::Group;
 use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
@@ -93,15 +92,6 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     #[cfg(feature = "distributed")]
     pub fn measured_shares(mut self, updates: usize) -> Self {
         self.exchange.measured = Some(updates);
-        self
-    }
-
-    /// Sets whether gradients travel between the ranks of a [group](Self::group) as bf16, which halves the bytes; off by default. They are
-    /// accumulated in f32, rounded to bf16 for the exchange, and rounded again in each sum of two ranks' gradients: about three digits are
-    /// left. f64 gradients are not narrowed.
-    #[cfg(feature = "distributed")]
-    pub fn exchange_in_bf16(mut self, narrows: bool) -> Self {
-        self.exchange.narrows = narrows;
         self
     }
 

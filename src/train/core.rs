@@ -2,18 +2,15 @@ use std::time::Instant;
 
 use candle_core::{Tensor, Var};
 
-use super::accumulator::GradientAccumulator;
-use super::accumulator_builder::GradientAccumulatorBuilder;
-use super::awaited::Awaited;
+use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
-use super::exchange::Spent;
 use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
-use super::positions::Positions;
+use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
-use super::reach::Reach;
-use super::slots::Contribution;
+use super::report::Spent;
+use super::slots::{Contribution, Reach};
 use crate::batch::{
     Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
     waited,
@@ -113,8 +110,7 @@ impl<O: Commit> Core<O> {
         let elsewhere = self.awaited.check(&origins)?;
         self.report_lost()?;
         self.accumulator.begin()?;
-        let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
-        if earlier == 0 {
+        if self.accumulator.samples() == 0 {
             self.follow_buffers()?;
             self.at_window.save()?;
             self.spent = Spent::default();
@@ -127,14 +123,7 @@ impl<O: Commit> Core<O> {
                 tracing::warn!("{event}");
                 engine.happened(event, &mut took.events);
             }
-            let mut accumulation = Accumulation {
-                core: &mut *self,
-                closure,
-                earlier,
-                consumed,
-                batches,
-                is_finished: false,
-            };
+            let mut accumulation = Accumulation::new(self, closure);
             accumulation.core.positions.begin(&origins);
             let began = Instant::now();
             let run = match extent.samples {
@@ -163,19 +152,10 @@ impl<O: Commit> Core<O> {
     pub(super) fn check_cut(&mut self, engine: &Engine, given: Given<'_>) -> Result<CutCheck> {
         let all = not_empty(given.extent?)?.samples;
         self.accumulator.begin()?;
-        let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
-        let batches = self.accumulator.window.batches;
-        if earlier == 0 {
+        if self.accumulator.samples() == 0 {
             self.follow_buffers()?;
         }
-        let mut accumulation = Accumulation {
-            core: self,
-            closure: given.closure,
-            earlier,
-            consumed,
-            batches,
-            is_finished: false,
-        };
+        let mut accumulation = Accumulation::new(self, given.closure);
         let (mut samples, mut fits) = (cut::FEW.min(all), None);
         while samples > 1 {
             match accumulation.check(engine, samples) {
@@ -324,7 +304,18 @@ impl<O: Commit> Drop for Accumulation<'_, O> {
     }
 }
 
-impl<O: Commit> Accumulation<'_, O> {
+impl<'s, O: Commit> Accumulation<'s, O> {
+    fn new(core: &'s mut Core<O>, closure: &'s mut dyn Forward) -> Self {
+        Self {
+            earlier: core.accumulator.samples(),
+            consumed: core.accumulator.batches,
+            batches: core.accumulator.window.batches,
+            core,
+            closure,
+            is_finished: false,
+        }
+    }
+
     /// Checks the closure after the first batch that was cut, when the sizes that fit are known.
     fn check_first_cut(&mut self, engine: &Engine, took: &mut Processed<()>) -> Result<()> {
         let Some(samples) = self.core.checks.due(&took.sizes) else {

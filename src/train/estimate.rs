@@ -1,7 +1,6 @@
 use std::fmt;
 
 use bytesize::ByteSize;
-use candle_core::{DType, Var};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Holding, Remedy};
@@ -37,8 +36,9 @@ pub struct Estimate {
     pub frozen: u64,
     /// What is held from the first update on: parameters, accumulated gradients, optimizer state, named buffers.
     pub held: Vec<Holding>,
-    /// The last micro-batch that was measured. The first one includes what is allocated once, such as the gradients' buffers.
-    pub measured: Option<Measured>,
+    /// The last micro-batch that was measured: its size, in samples, and the bytes that it took at its peak, besides what was in use before.
+    /// The first one includes what is allocated once, such as the gradients' buffers.
+    pub measured: Option<(usize, u64)>,
     /// Bytes that a micro-batch takes besides its samples, by the policy's model.
     pub base: Option<u64>,
     /// Bytes that each sample takes, by the policy's model.
@@ -47,63 +47,32 @@ pub struct Estimate {
     pub remedies: Vec<Remedy>,
 }
 
-/// A measured micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Measured {
-    /// Its size, in samples.
-    pub samples: usize,
-    /// Bytes that it took at its peak, besides what was in use before.
-    pub bytes: u64,
-}
-
-impl Measured {
-    pub(super) fn new(samples: usize, bytes: u64) -> Self {
-        Self { samples, bytes }
-    }
-}
-
 impl Estimate {
     /// Counts what training with this optimizer holds, without a step.
     pub fn new<O: Commit + ?Sized>(optimizer: &O) -> Self {
         let (trained, frozen) = (optimizer.parameters(), optimizer.frozen());
-        let elements = |parameters: &[Parameter]| {
-            let counts = parameters.iter().map(|p| p.var.elem_count() as u64);
-            counts.sum()
+        let sum = |all: &[Parameter], each: fn(&Parameter) -> usize| {
+            all.iter().map(|p| each(p) as u64).sum::<u64>()
         };
-        let bytes = |parameters: &[Parameter], of: fn(&Var) -> usize| {
-            let sizes = parameters
-                .iter()
-                .map(|p| (p.var.elem_count() * of(&p.var)) as u64);
-            sizes.sum::<u64>()
-        };
-        let of_parameter = |var: &Var| var.dtype().size_in_bytes();
-        // BatchNorm's statistics receive none.
-        let receiving = trained.iter().filter(|p| !is_statistic(&p.name));
-        let receiving = Vec::from_iter(receiving.cloned());
-        let of_gradient = |var: &Var| match var.dtype() {
-            dtype if dtype.is_int() => 0,
-            DType::F64 => 8,
-            _ => 4,
+        let elements = |p: &Parameter| p.var.elem_count();
+        let bytes = |p: &Parameter| p.var.elem_count() * p.var.dtype().size_in_bytes();
+        // In f32 at least. BatchNorm's statistics receive none.
+        let gradient = |p: &Parameter| match p.var.dtype().is_int() || is_statistic(&p.name) {
+            true => 0,
+            false => p.var.elem_count() * p.var.dtype().size_in_bytes().max(4),
         };
         let held = [
-            ("parameters", Some(bytes(trained, of_parameter))),
-            ("frozen parameters", Some(bytes(&frozen, of_parameter))),
-            (
-                "accumulated gradients",
-                Some(bytes(&receiving, of_gradient)),
-            ),
-            ("optimizer state", optimizer.state_bytes()),
+            ("parameters", sum(trained, bytes)),
+            ("frozen parameters", sum(&frozen, bytes)),
+            ("accumulated gradients", sum(trained, gradient)),
+            ("optimizer state", optimizer.state_bytes().unwrap_or(0)),
         ];
-        let held = held
-            .into_iter()
-            .filter_map(|(what, bytes)| Some((what, bytes?)));
-        let held = held.filter(|(_, bytes)| *bytes > 0);
+        let held = held.into_iter().filter(|(_, bytes)| *bytes > 0);
         let mut remedies = optimizer.remedies();
         remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
         Self {
-            trained: elements(trained),
-            frozen: elements(&frozen),
+            trained: sum(trained, elements),
+            frozen: sum(&frozen, elements),
             held: held
                 .map(|(what, bytes)| Holding::new(what, bytes))
                 .collect(),
@@ -124,9 +93,7 @@ impl Estimate {
     pub fn peak(&self, samples: usize) -> Option<u64> {
         let taken = match (self.base, self.each, self.measured) {
             (Some(base), Some(each), _) => base.saturating_add(each.saturating_mul(samples as u64)),
-            (_, _, Some(Measured { samples: of, bytes })) => {
-                (bytes as f64 / of.max(1) as f64 * samples as f64) as u64
-            }
+            (_, _, Some((of, bytes))) => (bytes as f64 / of.max(1) as f64 * samples as f64) as u64,
             _ => return None,
         };
         Some(self.held_bytes().saturating_add(taken))
@@ -150,7 +117,7 @@ impl fmt::Display for Estimate {
         if let (Some(base), Some(each)) = (self.base, self.each) {
             row(f, "a micro-batch besides", base)?;
             row(f, "each of its samples", each)?;
-        } else if let Some(Measured { samples, bytes }) = self.measured {
+        } else if let Some((samples, bytes)) = self.measured {
             row(f, &format!("a micro-batch of {samples}"), bytes)?;
         }
         for samples in [1, 8, 64] {

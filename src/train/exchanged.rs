@@ -1,7 +1,6 @@
 use candle_core::{DType, Tensor, Var};
 
-use super::flat::{Flat, Layout};
-use super::slot::Slot;
+use super::flat::{Flat, Layout, Slot};
 use super::slots::Slots;
 use crate::error::Result;
 use crate::optim::{Shard, blend};
@@ -28,18 +27,11 @@ impl Slots {
         // The old memory goes first.
         self.slots.iter_mut().for_each(|slot| slot.buffer = None);
         self.flat = None;
-        let flat = Flat::new(layout, &self.slots, |slot| {
-            self.reach.is_buffer(&slot.parameter)
-        })?;
+        let flat = Flat::new(layout, &self.slots)?;
         flat.attach(&mut self.slots);
         self.flat = Some(flat);
         self.fingerprint = self.checksum();
         Ok(())
-    }
-
-    /// The memory that all ranks exchange.
-    pub(super) fn flat(&self) -> Option<&Flat> {
-        self.flat.as_ref()
     }
 
     /// The elements that this rank sums; all without other ranks.
@@ -59,26 +51,6 @@ impl Slots {
         shard
     }
 
-    /// The optimizer may be another one.
-    pub(super) fn free_layout(&mut self) {
-        self.is_sharded = false;
-    }
-
-    /// The optimizer keeps state for this rank's elements alone.
-    pub(super) fn keep_layout(&mut self) {
-        self.is_sharded = true;
-    }
-
-    /// Which slots hold a gradient of this window.
-    pub(super) fn filled(&self) -> impl Iterator<Item = bool> {
-        self.slots.iter().map(|slot| slot.is_filled)
-    }
-
-    /// A checksum of what is trained.
-    pub(super) fn fingerprint(&self) -> u32 {
-        self.fingerprint
-    }
-
     /// A checksum of the first gradients that are still awaited.
     pub(super) fn awaited_fingerprint(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
@@ -96,7 +68,7 @@ impl Slots {
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
         }
         for bucket in self.flat.iter().flat_map(Flat::buckets) {
-            hasher.update(&bucket.values.elem_count().to_le_bytes());
+            hasher.update(&bucket.elem_count().to_le_bytes());
         }
         hasher.finalize()
     }
@@ -186,7 +158,7 @@ impl OwnShard {
     pub(super) fn new(slots: &Slots, rank: usize) -> Self {
         Self {
             elements: slots.shard(rank),
-            of: slots.fingerprint(),
+            of: slots.fingerprint,
         }
     }
 }

@@ -3,9 +3,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor, TensorId};
 
-use super::slot::Slot;
 use crate::error::Result;
-use crate::optim::{Shard, blend};
+use crate::optim::{Parameter, Shard, blend, check_shape};
 
 /// Parameters begin at multiples of this many elements, so that what one rank owns of a parameter begins and ends at them too.
 const ALIGNMENT: usize = Shard::ALIGNMENT;
@@ -16,14 +15,13 @@ pub(super) struct Layout {
     ranks: usize,
     /// Elements of a full bucket.
     bucket: usize,
-    /// Whether f32 buckets travel as bf16.
-    narrows: bool,
 }
 
 /// The gradient buffers of all parameters, one after the other, and the mean of the losses.
 #[derive(Debug)]
 pub(super) struct Flat {
-    buckets: Vec<Bucket>,
+    /// Each is exchanged in one call.
+    buckets: Vec<Tensor>,
     loss: Option<Tensor>,
     places: HashMap<TensorId, Place>,
 }
@@ -37,24 +35,12 @@ struct Place {
     len: usize,
 }
 
-/// Memory that is exchanged in one call.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    pub(super) values: Tensor,
-    /// What travels in place of the values.
-    pub(super) narrow: Option<Tensor>,
-}
-
 impl Layout {
     /// Full buckets have about `bucket` elements.
-    pub(super) fn new(ranks: usize, bucket: usize, narrows: bool) -> Self {
+    pub(super) fn new(ranks: usize, bucket: usize) -> Self {
         let unit = ranks * ALIGNMENT;
         let bucket = (bucket / unit).max(1) * unit;
-        Self {
-            ranks,
-            bucket,
-            narrows,
-        }
+        Self { ranks, bucket }
     }
 
     /// The number of elements with padding.
@@ -81,36 +67,29 @@ impl Layout {
 }
 
 impl Flat {
-    /// Allocates the memory for these slots. Those that are `exact` are not narrowed.
-    pub(super) fn new(
-        layout: Layout,
-        slots: &[Slot],
-        exact: impl Fn(&Slot) -> bool,
-    ) -> Result<Self> {
+    /// Allocates the memory for these slots.
+    pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
         let mut flat = Self {
             buckets: Vec::new(),
             loss: None,
             places: HashMap::new(),
         };
-        let narrows = |slot: &Slot| layout.narrows && !exact(slot);
-        for (dtype, narrowed) in [(DType::F32, true), (DType::F32, false), (DType::F64, false)] {
+        for dtype in [DType::F32, DType::F64] {
             let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
-            let slots: Vec<_> = slots
-                .filter(|slot| dtype == DType::F64 || narrows(slot) == narrowed)
-                .collect();
-            let Some(device) = slots
-                .first()
-                .map(|slot| slot.parameter.var.device().clone())
-            else {
+            let slots: Vec<_> = slots.collect();
+            let Some(first) = slots.first() else {
                 continue;
             };
             let lens = slots.iter().map(|slot| slot.parameter.var.elem_count());
             let used: usize = lens.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
-            // The mean of the losses travels behind the gradients, unless they are narrowed.
-            let has_loss = flat.loss.is_none() && !narrowed;
-            let buffer =
-                Tensor::zeros(layout.padded(used + usize::from(has_loss)), dtype, &device)?;
-            flat.cut(layout, &buffer, narrowed)?;
+            // The mean of the losses travels behind the gradients.
+            let has_loss = flat.loss.is_none();
+            let len = layout.padded(used + usize::from(has_loss));
+            let buffer = Tensor::zeros(len, dtype, first.parameter.var.device())?;
+            for range in layout.buckets(len) {
+                let bucket = buffer.narrow(0, range.start, range.len())?;
+                flat.buckets.push(bucket);
+            }
             if has_loss {
                 flat.loss = Some(buffer.narrow(0, used, 1)?);
             }
@@ -126,12 +105,6 @@ impl Flat {
                 flat.places.insert(var.id(), place);
                 start += len.next_multiple_of(ALIGNMENT);
             }
-        }
-        if let (None, Some(slot)) = (&flat.loss, slots.first()) {
-            let device = slot.parameter.var.device();
-            let alone = Tensor::zeros(layout.padded(1), DType::F32, device)?;
-            flat.cut(layout, &alone, false)?;
-            flat.loss = Some(alone.narrow(0, 0, 1)?);
         }
         Ok(flat)
     }
@@ -173,23 +146,7 @@ impl Flat {
         }
     }
 
-    /// Adds a buffer's buckets. Those that are narrowed share one buffer, because they travel one after the other.
-    fn cut(&mut self, layout: Layout, buffer: &Tensor, narrows: bool) -> Result<()> {
-        let len = buffer.elem_count();
-        let narrow =
-            narrows.then(|| Tensor::zeros(len.min(layout.bucket), DType::BF16, buffer.device()));
-        let narrow = narrow.transpose()?;
-        for range in layout.buckets(len) {
-            let narrow = narrow.as_ref().map(|all| all.narrow(0, 0, range.len()));
-            self.buckets.push(Bucket {
-                values: buffer.narrow(0, range.start, range.len())?,
-                narrow: narrow.transpose()?,
-            });
-        }
-        Ok(())
-    }
-
-    pub(super) fn buckets(&self) -> &[Bucket] {
+    pub(super) fn buckets(&self) -> &[Tensor] {
         &self.buckets
     }
 
@@ -225,20 +182,48 @@ impl Flat {
     }
 }
 
-impl Bucket {
-    /// Has `exchange` sum the values, or what travels in their place, of all ranks, each multiplied by its rank's factor.
-    /// `narrow` is written without an allocation.
-    pub(super) fn travel(
-        &self,
-        factor: f64,
-        exchange: impl FnOnce(&Tensor, f64) -> Result<()>,
-    ) -> Result<()> {
-        let Some(narrow) = &self.narrow else {
-            return exchange(&self.values, factor);
-        };
-        blend(&self.values, factor, 0., None)?;
-        blend(narrow, 0., 1., Some(&self.values))?;
-        exchange(narrow, 1.)?;
-        Ok(blend(&self.values, 0., 1., Some(narrow))?)
+/// A parameter and the weighted mean of its gradients.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) parameter: Parameter,
+    /// Allocated when the parameter first receives a gradient, or with those of all others; f32 for f16 and bf16 parameters.
+    pub(super) buffer: Option<Tensor>,
+    /// Whether it has ever received a gradient.
+    pub(super) is_reached: bool,
+    /// Whether the buffer holds a gradient of the current window.
+    pub(super) is_filled: bool,
+    /// Number of updates, the next one included, in which the first gradient may arrive; 0 if it has, or need not.
+    pub(super) awaited: usize,
+}
+
+impl Slot {
+    /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
+    pub(super) fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
+        let Parameter { name, var } = &self.parameter;
+        check_shape(name, var, gradient)?;
+        if self.buffer.is_none() {
+            let dtype = self.buffer_type();
+            self.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
+        }
+        Ok(())
+    }
+
+    /// Computes `keep · mean + add · gradient` in place.
+    pub(super) fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
+        let keep = if self.is_filled { keep } else { 0. };
+        if let Some(buffer) = &self.buffer
+            && (self.is_filled || gradient.is_some())
+        {
+            blend(buffer, keep, add, gradient.as_ref())?;
+            (self.is_filled, self.is_reached) = (true, true);
+        }
+        Ok(())
+    }
+
+    pub(super) fn buffer_type(&self) -> DType {
+        match self.parameter.var.dtype() {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype => dtype,
+        }
     }
 }

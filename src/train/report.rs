@@ -1,12 +1,14 @@
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::exchange::Exchange;
+use parking_lot::Mutex;
+
 use super::loss::StepLoss;
-use super::recent::Recent;
 use crate::batch::{CutCheck, Event, Processed};
 use crate::error::Result;
-use crate::memory::bytes_text;
+use crate::memory::{Mark, bytes_text};
 
 /// The result of a step, or of an accumulator's update. `{}` is one line, and `{:#}` adds what was checked of the closure.
 ///
@@ -134,4 +136,161 @@ impl fmt::Display for StepReport {
             None => Ok(()),
         }
     }
+}
+
+/// Losses that are followed at once. A GPU is seldom further behind.
+const MOST: usize = 16;
+
+/// The losses of the last updates, for reports that are printed without waiting for the device. Nothing is followed before the first such
+/// report, so that others cost nothing.
+#[derive(Clone, Default)]
+pub(super) struct Recent(Arc<Mutex<Followed>>);
+
+#[derive(Default)]
+struct Followed {
+    is_on: bool,
+    /// The newest loss that has arrived, with its step.
+    newest: Option<(u64, f64)>,
+    /// Those of later steps, and where the device has computed them.
+    queued: VecDeque<(u64, StepLoss, Mark)>,
+}
+
+impl Recent {
+    /// An update with this loss is queued.
+    pub(super) fn note(&self, step: u64, loss: &StepLoss) {
+        let mut followed = self.0.lock();
+        let Followed { is_on, queued, .. } = &mut *followed;
+        let device = loss.device().filter(|_| *is_on);
+        if queued.len() >= MOST {
+            // The newest that has arrived is enough.
+            let arrived = queued.iter().rposition(|(.., mark)| mark.has_passed());
+            queued.drain(..arrived.unwrap_or(0));
+        }
+        if let Some(mark) = device.filter(|_| queued.len() < MOST).and_then(Mark::new) {
+            queued.push_back((step, loss.clone(), mark));
+        }
+    }
+
+    /// Returns the newest loss that has arrived, with its step; of other devices than GPUs this one, which is waited for.
+    pub(super) fn newest(&self, step: u64, loss: &StepLoss) -> Option<(u64, f64)> {
+        if !loss.device().is_some_and(|device| device.is_cuda()) {
+            return Some((step, loss.read().ok()?));
+        }
+        let mut followed = self.0.lock();
+        let Followed {
+            is_on,
+            newest,
+            queued,
+        } = &mut *followed;
+        *is_on = true;
+        let arrived = queued.iter().rposition(|(.., mark)| mark.has_passed());
+        let arrived = arrived.and_then(|arrived| queued.drain(..=arrived).next_back());
+        let read = arrived.and_then(|(step, loss, mark)| Some((step, loss.read_before(&mark)?)));
+        *newest = read.or(*newest);
+        *newest
+    }
+}
+
+impl fmt::Debug for Recent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recent").finish_non_exhaustive()
+    }
+}
+
+/// What ranks did for an update; in [`StepReport::exchange`](crate::StepReport::exchange).
+///
+/// `{}` is a part of a line: `24 samples on 3 ranks, 120 ms computing, 35 ms waiting for rank 2, 4 ms reducing`. Times are the host's: on a GPU,
+/// work that is queued counts as reducing, which waits for it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Exchange {
+    /// This rank.
+    pub rank: usize,
+    /// What each rank did, in their order.
+    pub ranks: Vec<RankWork>,
+    /// How long this rank waited for the status messages of all others.
+    pub waited: Duration,
+    /// How long the ranks took to add their gradients.
+    pub reduced: Duration,
+}
+
+/// A rank's part of an update.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct RankWork {
+    /// Number of samples.
+    pub samples: usize,
+    /// The weight of its losses.
+    pub weight: f64,
+    /// The time that its samples took, without waiting for data or for other ranks.
+    pub computed: Duration,
+    /// The time from the exchange before to this one, without waiting for other ranks: with the wait for data, and with the caller's work
+    /// between steps.
+    pub elapsed: Duration,
+}
+
+impl Exchange {
+    /// Returns the number of samples of all ranks.
+    pub fn samples(&self) -> usize {
+        self.ranks.iter().map(|work| work.samples).sum()
+    }
+
+    /// Returns how long this rank's own samples took.
+    pub fn computed(&self) -> Duration {
+        let own = self.ranks.get(self.rank);
+        own.map_or(Duration::ZERO, |work| work.computed)
+    }
+
+    /// Returns the rank that came last, for which the others waited.
+    pub fn slowest(&self) -> usize {
+        let ranks = self.ranks.iter().enumerate();
+        let slowest = ranks.max_by_key(|(_, work)| work.elapsed);
+        slowest.map_or(0, |(rank, _)| rank)
+    }
+}
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (samples, ranks) = (self.samples(), self.ranks.len());
+        write!(f, "{samples} samples on {ranks} ranks")?;
+        write!(f, ", {} ms computing", self.computed().as_millis())?;
+        // Less than a millisecond is not worth a word.
+        match (self.waited.as_millis(), self.slowest()) {
+            (0, _) => {}
+            (waited, slowest) if slowest == self.rank => write!(f, ", {waited} ms waiting")?,
+            (waited, slowest) => write!(f, ", {waited} ms waiting for rank {slowest}")?,
+        }
+        match self.reduced.as_millis() {
+            0 => Ok(()),
+            reduced => write!(f, ", {reduced} ms reducing"),
+        }
+    }
+}
+
+/// How ranks exchange gradients.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// Parameters are compared after this many updates.
+    pub(super) compare_every: u64,
+    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
+    pub(super) measured: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compare_every: 1000,
+            measured: None,
+        }
+    }
+}
+
+/// What the samples of an update took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) cost: usize,
+    /// Without the wait for data or other ranks.
+    pub(super) seconds: f64,
+    /// Memory ran out.
+    pub(super) is_exhausted: bool,
 }

@@ -103,7 +103,7 @@ impl<O: Commit> Core<O> {
             return self.accumulator.commit();
         };
         let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
-        if shard.of != slots.fingerprint() {
+        if shard.of != slots.fingerprint {
             *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
         }
         self.accumulator.commit_with(|optimizer, gradients| {
@@ -125,7 +125,7 @@ impl<O: Commit> Core<O> {
         self.drop_window();
         self.given = 0;
         (self.shard, self.is_replaced) = (None, true);
-        self.accumulator.slots.free_layout();
+        self.accumulator.slots.is_sharded = false;
         self.accumulator.replace_optimizer(optimizer)
     }
 
@@ -140,7 +140,7 @@ impl<O: Commit> Core<O> {
         let shard = OwnShard::new(&accumulator.slots, rank);
         if is_sharded {
             accumulator.optimizer.shard(&shard.elements, None)?;
-            accumulator.slots.keep_layout();
+            accumulator.slots.is_sharded = true;
         }
         self.shard = Some(shard);
         Ok(())

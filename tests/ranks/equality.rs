@@ -231,51 +231,6 @@ fn statistics_of_batch_norm_are_averaged() {
     });
 }
 
-#[test]
-fn gradients_that_travel_as_bf16_keep_three_digits() {
-    together(3, |group| {
-        let widths = [50, 40, 2];
-        let (exact, narrow) = (
-            Model::new(&widths, DType::F32, 1),
-            Model::new(&widths, DType::F32, 1),
-        );
-        let sgd = |model: &Model| {
-            Sgd::builder(&model.varmap)
-                .learning_rate(1e4)
-                .build()
-                .expect("an optimizer")
-        };
-        let mut one = AdaptiveTrainer::builder(sgd(&exact))
-            .group(group)
-            .build()
-            .expect("a trainer");
-        let two = AdaptiveTrainer::builder(sgd(&narrow))
-            .group(group)
-            .exchange_in_bf16(true);
-        let mut two = two.build().expect("a trainer");
-        let batch = data(9, (50, 2), DType::F32, group.rank() as u64);
-        let before = exact.values();
-        let expected = one
-            .step(&batch, |(x, y), _| exact.loss(&x, &y))
-            .expect("a step");
-        let report = two
-            .step(&batch, |(x, y), _| narrow.loss(&x, &y))
-            .expect("a step");
-        assert_eq!(
-            report.loss.read().expect("a loss"),
-            expected.loss.read().expect("a loss")
-        );
-        let (exact, narrow) = (exact.values(), narrow.values());
-        let length = |from: &[f64], to: &[f64]| {
-            let squares = from.iter().zip(to).map(|(a, b)| (a - b).powi(2));
-            squares.sum::<f64>().sqrt()
-        };
-        let error = length(&exact, &narrow) / length(&exact, &before);
-        // A rounding to 8 bits is off by 2^-9 at most, and there are at most 1 + 2 + 1 of them.
-        assert!(error > 1e-4 && error < 4. / 512., "{error}");
-    });
-}
-
 /// A rank without samples has scaled no loss, and applies the update of the others.
 #[test]
 fn a_loss_scale_and_an_empty_share() {

@@ -1,7 +1,6 @@
 //! What is kept of observations, and what a new one changes.
 
-use super::level::{Level, Saved};
-use super::memory_model::{MOST_COST, MemoryModel};
+use super::{Level, MOST_COST, MemoryModel, Saved};
 
 /// Number of costs that are remembered.
 const LEVELS: usize = 16;

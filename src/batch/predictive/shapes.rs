@@ -1,8 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::choice::Choice;
-use super::room::Room;
-use super::shape::Shape;
+use super::shape::{Choice, Room, Shape};
 use crate::batch::MOST_COST;
 use crate::batch::policy::not_its_own as wrong;
 use crate::error::Result;

@@ -238,7 +238,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 return Err(DataError::renamed(name, saved).into());
             }
             // Also if it stands there: its first batch may have failed.
-            let beginning = Position::new(Fingerprint::clone(&self.position.data));
+            let beginning = Position::new(self.position.data.clone());
             self.continue_at(&beginning, false)?;
             return Ok(None);
         };

@@ -60,7 +60,6 @@ impl Engine {
         let (unit, count) = match (operation, dtype) {
             (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
             (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
-            (Operation::AllReduce { .. }, DType::BF16) => (u16::equivalent_datatype(), elements),
             (Operation::AllReduce { .. }, _) => {
                 return Err(wrong(format!("no sum of type {dtype:?}")));
             }
@@ -84,10 +83,7 @@ impl Engine {
             }
             return Ok(());
         }
-        let sum = match dtype {
-            DType::BF16 => self.library.bf16_sum,
-            _ => SystemOperation::sum().as_raw(),
-        };
+        let sum = SystemOperation::sum().as_raw();
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
         let own = match operation {

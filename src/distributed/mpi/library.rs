@@ -5,7 +5,6 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use half::bf16;
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::ffi;
@@ -33,8 +32,6 @@ pub(super) struct Library {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) communicator: ffi::MPI_Comm,
-    /// Adds bf16, which MPI sees as 16-bit numbers.
-    pub(super) bf16_sum: ffi::MPI_Op,
     /// A request was left behind, or a rank is lost: MPI must not be called again.
     is_lost: AtomicBool,
     launch: Launch,
@@ -104,16 +101,11 @@ impl Library {
         let turn = TURN.lock();
         let communicator = duplicate(launch, deadline)?;
         let (mut rank, mut size): (c_int, c_int) = (0, 0);
-        // SAFETY: MPI is initialized, the communicator is live, and the places outlive the calls. The function of the operation is one for this
-        // purpose; the order of operands does not matter to it.
-        let bf16_sum = unsafe {
+        // SAFETY: MPI is initialized, the communicator is live, and the places outlive the calls.
+        unsafe {
             ffi::MPI_Comm_rank(communicator, &mut rank);
             ffi::MPI_Comm_size(communicator, &mut size);
-            let mut operation = mem::zeroed();
-            let code = ffi::MPI_Op_create(Some(add_bf16), 1, &mut operation);
-            checked("MPI", INITIALIZATION, code)?;
-            operation
-        };
+        }
         let version = mpi::environment::library_version().unwrap_or_default();
         drop(turn);
         // Such as `Open MPI v4.1.4, package: Debian Open MPI, ident: 4.1.4, …`.
@@ -124,7 +116,6 @@ impl Library {
             rank: positive(rank),
             size: positive(size).max(1),
             communicator,
-            bf16_sum,
             is_lost: AtomicBool::new(false),
             launch: launch.clone(),
             _presence: presence,
@@ -252,30 +243,6 @@ fn duplicate(launch: &Launch, deadline: &mut Deadline) -> Result<ffi::MPI_Comm> 
         }
         ffi::MPI_Comm_set_errhandler(*communicator, ffi::RSMPI_ERRORS_RETURN);
         Ok(*communicator)
-    }
-}
-
-/// Adds bf16 numbers in f32 and rounds the sums to nearest.
-///
-/// # Safety
-/// Both pointers lead to `length` 16-bit numbers, as MPI calls it.
-unsafe extern "C" fn add_bf16(
-    from: *mut c_void,
-    into: *mut c_void,
-    length: *mut c_int,
-    _: *mut ffi::MPI_Datatype,
-) {
-    // SAFETY: MPI gives as many elements of the type of the call, and the two do not overlap.
-    let (from, into) = unsafe {
-        let length = usize::try_from(*length).unwrap_or_default();
-        let from = std::slice::from_raw_parts(from.cast::<bf16>(), length);
-        (
-            from,
-            std::slice::from_raw_parts_mut(into.cast::<bf16>(), length),
-        )
-    };
-    for (into, from) in into.iter_mut().zip(from) {
-        *into = bf16::from_f32(into.to_f32() + from.to_f32());
     }
 }
 

@@ -38,9 +38,53 @@ impl Mpi {
         Ok(Some(Arc::new(Self(library))))
     }
 
-    /// Connects all ranks of the job.
+    /// Connects all ranks to rank 0, whose addresses, port and secret MPI passes on.
     pub(super) fn control(&self, deadline: &mut Deadline) -> Result<Control> {
-        meet(&self.0, deadline)
+        let library = &self.0;
+        let (rank, size) = (library.rank, library.size);
+        if size == 1 {
+            return Ok(Control::alone(deadline.timeout()));
+        }
+        let failed =
+            |e: std::io::Error| engine_error(&library.version, "opening a port", e.to_string());
+        let listener = (rank == 0).then(|| TcpListener::bind(("0.0.0.0", 0)));
+        let listener = listener.transpose().map_err(failed)?;
+        let port = listener
+            .as_ref()
+            .map(TcpListener::local_addr)
+            .transpose()
+            .map_err(failed)?;
+        let port = port.map_or(0, |address| address.port());
+        // The standard library keys its hashes with numbers from the system's source of random ones.
+        let secret = [0, 1].map(|part| RandomState::new().hash_one((part, std::process::id())));
+        let [a, b] = secret;
+        let mut card = format!("{port} {a:016x}{b:016x} {}", host::name()).into_bytes();
+        if let Some(address) = own_address() {
+            card.extend(format!(" {address}").bytes());
+        }
+        card.resize(CARD, b' ');
+        let cards = library.all_gather(&card, deadline)?;
+        let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
+        let mut words = first.split_ascii_whitespace();
+        let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
+        let meeting = Meeting {
+            rank,
+            size,
+            job: "MPI".to_owned(),
+            secret: words.next().unwrap_or_default().to_owned(),
+        };
+        match listener {
+            Some(listener) => meeting.host(listener, deadline),
+            None => {
+                let name = words.next().unwrap_or_default().to_owned();
+                let is_here = name == host::name();
+                let mut hosts: Vec<_> = words.map(str::to_owned).chain([name]).collect();
+                if is_here {
+                    hosts.insert(0, "127.0.0.1".to_owned());
+                }
+                meeting.join(&hosts, port, deadline)
+            }
+        }
     }
 
     /// The engine for tensors on this device.
@@ -69,54 +113,6 @@ impl Mpi {
 
 /// The bytes in which a rank describes itself to the others.
 const CARD: usize = 512;
-
-/// Connects all ranks to rank 0, whose addresses, port and secret MPI passes on.
-fn meet(library: &Library, deadline: &mut Deadline) -> Result<Control> {
-    let (rank, size) = (library.rank, library.size);
-    if size == 1 {
-        return Ok(Control::alone(deadline.timeout()));
-    }
-    let failed =
-        |e: std::io::Error| engine_error(&library.version, "opening a port", e.to_string());
-    let listener = (rank == 0).then(|| TcpListener::bind(("0.0.0.0", 0)));
-    let listener = listener.transpose().map_err(failed)?;
-    let port = listener
-        .as_ref()
-        .map(TcpListener::local_addr)
-        .transpose()
-        .map_err(failed)?;
-    let port = port.map_or(0, |address| address.port());
-    // The standard library keys its hashes with numbers from the system's source of random ones.
-    let secret = [0, 1].map(|part| RandomState::new().hash_one((part, std::process::id())));
-    let [a, b] = secret;
-    let mut card = format!("{port} {a:016x}{b:016x} {}", host::name()).into_bytes();
-    if let Some(address) = own_address() {
-        card.extend(format!(" {address}").bytes());
-    }
-    card.resize(CARD, b' ');
-    let cards = library.all_gather(&card, deadline)?;
-    let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
-    let mut words = first.split_ascii_whitespace();
-    let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
-    let meeting = Meeting {
-        rank,
-        size,
-        job: "MPI".to_owned(),
-        secret: words.next().unwrap_or_default().to_owned(),
-    };
-    match listener {
-        Some(listener) => meeting.host(listener, deadline),
-        None => {
-            let name = words.next().unwrap_or_default().to_owned();
-            let is_here = name == host::name();
-            let mut hosts: Vec<_> = words.map(str::to_owned).chain([name]).collect();
-            if is_here {
-                hosts.insert(0, "127.0.0.1".to_owned());
-            }
-            meeting.join(&hosts, port, deadline)
-        }
-    }
-}
 
 /// The address from which this machine would reach others. Nothing is sent.
 fn own_address() -> Option<String> {

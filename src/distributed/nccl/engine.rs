@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Tensor};
 use parking_lot::Mutex;
 
 use super::communicator::{Communicator, Turn};
-use super::library::{BFLOAT16, FLOAT32, FLOAT64, SUM, UINT8};
+use super::library::{FLOAT32, FLOAT64, SUM, UINT8};
 use super::meet::check_stream;
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::error::{Error, Result};
@@ -119,7 +119,6 @@ impl Exchange<'_> {
                 let data = match dtype {
                     DType::F32 => FLOAT32,
                     DType::F64 => FLOAT64,
-                    DType::BF16 => BFLOAT16,
                     _ => return Err(wrong(format!("no sum of type {dtype:?}"))),
                 };
                 (elements / self.size, data, 0)

@@ -148,7 +148,6 @@ pub(super) const IN_PROGRESS: Code = 7;
 pub(super) const UINT8: c_uint = 1;
 pub(super) const FLOAT32: c_uint = 7;
 pub(super) const FLOAT64: c_uint = 8;
-pub(super) const BFLOAT16: c_uint = 9;
 
 /// `ncclRedOp_t`.
 pub(super) const SUM: c_uint = 0;

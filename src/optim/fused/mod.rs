@@ -7,7 +7,6 @@ mod engine;
 mod held;
 mod managed;
 mod optimizer;
-mod pieces;
 mod reader;
 mod setup;
 

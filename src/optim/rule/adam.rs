@@ -1,6 +1,6 @@
 use candle_nn::ParamsAdamW;
 
-use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};
 use crate::optim::coded::Code;
 use crate::optim::cpu::{Elementwise, Real};
 
@@ -33,6 +33,8 @@ impl Default for ParamsAdam {
 
 const MOMENTS: &[(&str, Code)] = &[("exp_avg", Code::Signed), ("exp_avg_sq", Code::Unsigned)];
 
+impl Algorithm for ParamsAdam {}
+
 impl Rule for ParamsAdam {
     const NAME: &'static str = "Adam";
     const KERNELS: &'static str = "adam";
@@ -50,6 +52,8 @@ impl Rule for ParamsAdam {
         Step::new(self.numbers(), [1., rates.weight_decay], rates, step)
     }
 }
+
+impl Algorithm for ParamsAdamW {}
 
 impl Rule for ParamsAdamW {
     const NAME: &'static str = "AdamW";

@@ -1,4 +1,4 @@
-use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};
 use crate::optim::coded::Code;
 use crate::optim::cpu::{Elementwise, Real};
 
@@ -25,6 +25,8 @@ impl Default for ParamsLion {
         }
     }
 }
+
+impl Algorithm for ParamsLion {}
 
 impl Rule for ParamsLion {
     const NAME: &'static str = "Lion";

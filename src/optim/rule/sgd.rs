@@ -1,4 +1,4 @@
-use super::update_rule::{HyperParameter, Range, Rates, Rule, hyper_parameters};
+use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};
 use crate::optim::coded::Code;
 use crate::optim::cpu::{Elementwise, Real};
 
@@ -28,6 +28,8 @@ impl Default for ParamsSgd {
         }
     }
 }
+
+impl Algorithm for ParamsSgd {}
 
 impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";

@@ -1,9 +1,8 @@
 //! No other ranks: the feature `distributed` is off. They cannot be made, so nothing of them is ever called.
 
 use super::core::Core;
-use super::exchange::Settings;
 use super::positions::Positions;
-use super::report::StepReport;
+use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Origin, Processed};
 use crate::distributed::Group;
 use crate::error::{Error, Result};

@@ -23,7 +23,7 @@ type Batch = (Fingerprint, Place, usize, Option<Division>);
 impl Data {
     pub(in crate::train) fn push(&mut self, origin: &Origin<'_>) {
         let batch = (
-            Fingerprint::clone(&origin.position.data),
+            origin.position.data.clone(),
             origin.place,
             origin.samples,
             origin.position.division.clone(),

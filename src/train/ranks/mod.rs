@@ -8,21 +8,25 @@
 mod data;
 mod reduce;
 mod shares;
-mod start;
 mod status;
 
 pub(super) use data::Data;
 pub(super) use reduce::Ranks;
-pub(super) use start::join;
+use shares::Shares;
 pub(super) use status::Turn;
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use candle_core::Var;
+
 use super::core::Core;
-use super::report::StepReport;
+use super::flat::Layout;
+use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Measured, Processed};
-use crate::error::Result;
-use crate::optim::Commit;
+use crate::distributed::{Collectives, Group, Operation};
+use crate::error::{GroupError, Result};
+use crate::optim::{Commit, Parameter};
 
 impl<O: Commit> Core<O> {
     /// Adds the gradients of all ranks, and applies the update on each.
@@ -35,7 +39,7 @@ impl<O: Commit> Core<O> {
             return self.apply(engine, processed);
         };
         self.accumulator.refuse_if_interrupted()?;
-        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
+        // What is only queued belongs to this rank's time. The exchange would wait for it too.
         let began = Instant::now();
         engine.device.synchronize()?;
         self.spent.seconds += began.elapsed().as_secs_f64();
@@ -67,5 +71,91 @@ impl<O: Commit> Core<O> {
         let mut report = report?;
         report.exchange = Some(exchange);
         Ok(report)
+    }
+}
+
+/// The name of the call in which ranks meet.
+const CALL: &str = "build a trainer";
+
+/// Makes this trainer one of the group's: the ranks compare what they train, and take rank 0's parameters.
+pub(super) fn join<O: Commit>(
+    core: Result<Core<O>>,
+    group: &Group,
+    options: Vec<String>,
+    settings: Settings,
+) -> Result<Core<O>> {
+    if group.size() == 1 {
+        return core;
+    }
+    // Each parameter and each option, as text.
+    let plan = |core: &Core<O>| {
+        let model = model(core);
+        let model = model.iter().map(|Parameter { name, var, .. }| {
+            format!("`{name}` is {:?} {:?}", var.dims(), var.dtype())
+        });
+        let optimizer = core.accumulator.optimizer().describe();
+        model.chain(options).chain(optimizer).collect::<Vec<_>>()
+    };
+    let (mut core, plans) = group.agree(CALL, core, plan)?;
+    compare(&plans)?;
+    let device = core.accumulator.device();
+    let Some(engine) = group.collectives(&device)? else {
+        return Ok(core);
+    };
+    let watch = group.watch("copy parameters");
+    for Parameter { var, .. } in model(&core) {
+        engine.exchange(&var, Operation::Broadcast { from: 0 }, &watch)?;
+    }
+    engine.finish(&watch)?;
+    // What follows can run out of memory on one rank alone.
+    let placed = place(&mut core, group, engine, settings);
+    group.agree(CALL, placed, |()| ()).map(|_| core)
+}
+
+/// Allocates what is exchanged, and the state that this rank keeps.
+fn place<O: Commit>(
+    core: &mut Core<O>,
+    group: &Group,
+    engine: Arc<dyn Collectives>,
+    settings: Settings,
+) -> Result<()> {
+    let layout = Layout::new(group.size(), engine.bucket());
+    core.accumulator.slots.lay_out(layout)?;
+    let shares = |updates| Shares::new(group.size(), updates);
+    let shares = settings.measured.map(shares);
+    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
+    core.shard()
+}
+
+/// All parameters, frozen ones included, and named buffers.
+fn model<O: Commit>(core: &Core<O>) -> Vec<Parameter> {
+    let optimizer = core.accumulator.optimizer();
+    let mut model = optimizer.parameters().to_vec();
+    model.extend(optimizer.frozen());
+    let named =
+        |(index, var): (usize, &Var)| Parameter::new(format!("buffers.{index}"), var.clone());
+    let buffers: Vec<_> = core.buffers().enumerate().map(named).collect();
+    model.extend(buffers);
+    model
+}
+
+/// Fails if a rank has another plan than rank 0.
+fn compare(plans: &[Vec<String>]) -> Result<()> {
+    let Some(first) = plans.first() else {
+        return Ok(());
+    };
+    let mut differences = Vec::new();
+    for (rank, plan) in plans.iter().enumerate().filter(|(_, plan)| *plan != first) {
+        let more = plan.iter().filter(|line| !first.contains(line));
+        differences.extend(more.map(|line| format!("on rank {rank} {line}")));
+        let less = first.iter().filter(|line| !plan.contains(line));
+        differences.extend(less.map(|line| format!("not on rank {rank}: {line}")));
+        if differences.is_empty() {
+            differences.push(format!("rank {rank} has its parameters in another order"));
+        }
+    }
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(GroupError::different("model or options", differences).into()),
     }
 }

@@ -16,9 +16,9 @@ use crate::memory::recover;
 use crate::optim::{Commit, StateDict, blend};
 use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
-use crate::train::exchange::{Exchange, RankWork, Spent};
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
+use crate::train::report::{Exchange, RankWork, Spent};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Ranks {
             accumulator.optimizer().scale_loss(&none)?;
         }
         let mut loss = None;
-        if let Some(flat) = slots.flat() {
+        if let Some(flat) = &slots.flat {
             let weight = window.loss.weight();
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
@@ -203,10 +203,10 @@ impl Ranks {
         let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
         let status = Status {
             updates: accumulator.updates,
-            trained: slots.fingerprint() ^ u32::from(self.is_sharded),
+            trained: slots.fingerprint ^ u32::from(self.is_sharded),
             awaited: slots.awaited_fingerprint(),
             values: is_due.then(|| values(accumulator)).transpose()?,
-            filled: bits(slots.filled()),
+            filled: bits(slots.slots.iter().map(|slot| slot.is_filled)),
             samples: window.samples,
             weight: window.loss.weight(),
             ..Status::default()
@@ -228,23 +228,22 @@ impl Ranks {
             return Ok(None);
         }
         slots.complete(|slot| statuses.iter().any(|status| status.is_filled(slot)))?;
-        let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
+        let (Some(flat), Some(loss)) = (&slots.flat, loss) else {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(own / total, |values, factor| {
-                let operation = match self.is_sharded {
-                    true => {
-                        if factor != 1. {
-                            blend(values, factor, 0., None)?;
-                        }
-                        Operation::ReduceScatter
+            let factor = own / total;
+            let operation = match self.is_sharded {
+                true => {
+                    if factor != 1. {
+                        blend(bucket, factor, 0., None)?;
                     }
-                    false => Operation::AllReduce { factor },
-                };
-                self.engine.exchange(values, operation, &watch)
-            })?;
+                    Operation::ReduceScatter
+                }
+                false => Operation::AllReduce { factor },
+            };
+            self.engine.exchange(bucket, operation, &watch)?;
         }
         self.engine.finish(&watch)?;
         let mean = StepLoss::mean(loss.clone(), total);
@@ -270,7 +269,7 @@ impl Ranks {
     ) -> Result<Duration> {
         let began = Instant::now();
         let slots = &accumulator.slots;
-        let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
+        let (Some(flat), Some(loss)) = (&slots.flat, self.loss.take()) else {
             return Ok(Duration::ZERO);
         };
         let share = || {
@@ -278,8 +277,7 @@ impl Ranks {
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
             for bucket in flat.buckets() {
-                self.engine
-                    .exchange(&bucket.values, Operation::AllGather, &watch)?;
+                self.engine.exchange(bucket, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
             slots.take_parameters()?;

@@ -1,6 +1,6 @@
 use crate::batch::{Division, Origin};
-use crate::train::exchange::Spent;
 use crate::train::positions::Positions;
+use crate::train::report::Spent;
 
 /// The weight of the fastest rank, so that weights are exact to a thousandth of it.
 const FASTEST: f64 = 1000.;

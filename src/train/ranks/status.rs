@@ -68,23 +68,21 @@ pub(super) fn check(statuses: &[Status]) -> Result<()> {
     let Some(first) = statuses.first() else {
         return Ok(());
     };
-    let others = || statuses.iter().enumerate().skip(1);
-    let counts = others().filter(|(_, status)| status.updates != first.updates);
-    let counts = counts.map(|(rank, status)| {
-        format!(
-            "rank {rank} has made {} updates, rank 0 {}",
-            status.updates, first.updates
-        )
-    });
-    let trained = others().filter(|(_, status)| status.trained != first.trained);
-    let trained = trained.map(|(rank, _)| {
-        format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks")
-    });
-    let awaited = others().filter(|(_, status)| status.awaited != first.awaited);
-    let awaited = awaited.map(|(rank, _)| {
-        format!("rank {rank} awaits other parameters' first gradients than rank 0: load the same state on all ranks")
-    });
-    let differences: Vec<_> = counts.chain(trained).chain(awaited).collect();
+    let mut differences = Vec::new();
+    for (rank, status) in statuses.iter().enumerate().skip(1) {
+        let (theirs, ours) = (status.updates, first.updates);
+        if theirs != ours {
+            differences.push(format!(
+                "rank {rank} has made {theirs} updates, rank 0 {ours}"
+            ));
+        }
+        if status.trained != first.trained {
+            differences.push(format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks"));
+        }
+        if status.awaited != first.awaited {
+            differences.push(format!("rank {rank} awaits other parameters' first gradients than rank 0: load the same state on all ranks"));
+        }
+    }
     if !differences.is_empty() {
         return Err(GroupError::different("what they train", differences).into());
     }

@@ -311,3 +311,55 @@ fn packed_documents_come_once() {
     }
     assert_eq!(seen, vec![1; 40]);
 }
+
+/// The largest sum of weights.
+const MOST: usize = usize::MAX >> 8;
+
+proptest! {
+    #[test]
+    fn parts_add_up_and_are_near_their_proportion(
+        weights in prop::collection::vec(0_usize..1000, 1..20),
+        samples in 0_usize..5000,
+    ) {
+        let total: usize = weights.iter().sum();
+        prop_assume!(total > 0);
+        let division = Division::weighted(weights.clone()).unwrap();
+        let parts = division.parts(samples);
+        prop_assert_eq!(parts.len(), weights.len());
+        let mut end = 0;
+        for (rank, (part, weight)) in parts.iter().zip(&weights).enumerate() {
+            prop_assert_eq!(part.start, end);
+            prop_assert!(part.end >= part.start);
+            prop_assert_eq!(division.part(rank, samples), part.clone());
+            prop_assert!(samples < weights.len() || !part.is_empty());
+            // Each cut is off by less than 1, and those that leave samples to later ranks by less than their number.
+            let exact = samples as f64 * *weight as f64 / total as f64;
+            prop_assert!((part.len() as f64 - exact).abs() < weights.len() as f64 + 1.);
+            end = part.end;
+        }
+        prop_assert_eq!(end, samples);
+        prop_assert!(division.part(weights.len(), samples).is_empty());
+        if weights.iter().all(|weight| *weight > 0) && !division.is_equal() {
+            let exact = division.parts(total);
+            prop_assert!(exact.iter().map(ExactSizeIterator::len).eq(weights.iter().copied()));
+        }
+        let text = serde_json::to_string(&division).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Division>(&text).unwrap(), division);
+    }
+}
+
+#[test]
+fn extremes_neither_overflow_nor_pass() {
+    let division = Division::weighted([MOST - 1, 1]).unwrap();
+    assert_eq!(division.parts(MOST), [0..MOST - 1, MOST - 1..MOST]);
+    assert_eq!(division.parts(2), [0..1, 1..2]);
+    let equal = Division::equal(usize::MAX);
+    assert_eq!(equal.part(usize::MAX - 1, 1), 0..1);
+    assert_eq!(equal.part(usize::MAX, 5), 5..5);
+    for weights in [vec![], vec![0, 0], vec![MOST, 1], vec![usize::MAX, 2]] {
+        let text = format!("{weights:?}");
+        assert!(Division::weighted(weights).is_err());
+        assert!(serde_json::from_str::<Division>(&text).is_err());
+    }
+    assert!(Division::weighted([3, 3, 3]).unwrap() == Division::equal(3));
+}

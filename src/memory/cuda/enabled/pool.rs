@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::c_void;
+use std::fmt;
 use std::mem::size_of;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::result::{self, device, mem_pool};
-use candle_core::cuda_backend::cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUresult};
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    self, CUmemPool_attribute as Attribute, CUresult,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
-
-use super::handle::Handle;
 
 /// `CUmemPoolProps` in its layout since CUDA 12.2. cudarc's own depends on the toolkit of the build, not on the driver at run time.
 #[repr(C)]
@@ -235,5 +236,28 @@ pub(super) fn leave(pool: &Pool) {
         if let Err(error) = left {
             tracing::warn!(%error, "the device's former memory pool could not be made current again");
         }
+    }
+}
+
+/// The address of something that belongs to the driver or to NCCL, such as a stream. To hold it or to send it to another thread reads nothing.
+/// The calls that are given it are `unsafe`, and each says why it is sound.
+pub(crate) struct Handle<T>(pub(crate) *mut T);
+
+// SAFETY: an address may be known to any thread; nothing behind it is accessed without `unsafe`.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Pointer::fmt(&self.0, f)
     }
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::result::{free_host, malloc_host};
 use candle_core::cuda_backend::cudarc::driver::sys::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUresult,
+    self, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUresult,
 };
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use candle_core::cuda_backend::{CudaError, WrapErr};
 
-use super::handle::Handle;
-use super::pool::trim_current;
+use super::pool::{Handle, trim_current};
 use crate::error::{Error, Resource, Result};
 
 /// The class of an error of the driver.

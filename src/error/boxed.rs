@@ -1,2 +1,0 @@
-/// An error of any type.
-pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
