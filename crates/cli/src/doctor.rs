@@ -1,6 +1,6 @@
 //! `headroom doctor`: is this machine fit for candle, and if not, what helps?
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::io::{IsTerminal, stdout};
 
 #[cfg(feature = "library")]
@@ -8,7 +8,7 @@ use candle_headroom::distributed::Group;
 use candle_headroom_environment::{Environment, Finding, Report, Requirement, Severity, Versions};
 use serde::{Deserialize, Serialize};
 
-use super::output::{self, Result, Status};
+use super::output::{self, Result, Status, plain};
 #[cfg(not(feature = "library"))]
 use super::without_library::Group;
 
@@ -78,11 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
         return Ok(Status::Good);
     }
     let hosts = group.as_ref().map(Group::hosts);
-    report.extend(beyond_rank_0(&all, hosts.filter(|_| !arguments.redact)));
+    let others = beyond_rank_0(&all, hosts.filter(|_| !arguments.redact));
     let verdict = arguments.require.map(|required| verdict_on(required, &all));
     output::print(&match arguments.json {
-        true => serde_json::to_string_pretty(&report)? + "\n",
-        false => text(&report, verdict.as_deref())?,
+        true => json(&report, &others)?,
+        false => text(&report, &others, verdict.as_deref())?,
     })?;
     let is_fit = all.iter().all(|rank| rank.is_fit);
     let has_warnings = all.iter().any(|rank| rank.has_warnings);
@@ -104,13 +104,33 @@ fn verdict_on(required: Requirement, ranks: &[Judgement]) -> String {
     }
 }
 
-fn text(report: &Report, verdict: Option<&str>) -> Result<String> {
+/// The report of rank 0 in JSON, with what the other ranks found beyond it.
+#[derive(Serialize)]
+struct Together<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    other_ranks: &'a [Further],
+}
+
+fn json(report: &Report, other_ranks: &[Further]) -> Result<String> {
+    let together = Together {
+        report,
+        other_ranks,
+    };
+    Ok(serde_json::to_string_pretty(&together)? + "\n")
+}
+
+fn text(report: &Report, other_ranks: &[Further], verdict: Option<&str>) -> Result<String> {
     // An empty variable does not count: no-color.org.
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut text = match stdout().is_terminal() && !no_colours {
         true => format!("{report:#}\n"),
         false => format!("{report}\n"),
     };
+    for further in other_ranks {
+        writeln!(text, "{further}")?;
+    }
     if let Some(verdict) = verdict {
         writeln!(text, "\n{verdict}")?;
     }
@@ -125,6 +145,15 @@ struct Judgement {
     /// The codes of what is against the requirement.
     obstacles: Vec<String>,
     findings: Vec<Finding>,
+}
+
+/// A finding that rank 0 does not have.
+#[derive(Debug, Serialize)]
+struct Further {
+    rank: usize,
+    host: Option<String>,
+    #[serde(flatten)]
+    found: Finding,
 }
 
 impl Judgement {
@@ -149,31 +178,42 @@ impl Judgement {
 }
 
 /// The findings that rank 0 lacks, each once for a machine. Without names of machines, each once for a rank.
-fn beyond_rank_0(ranks: &[Judgement], hosts: Option<&[String]>) -> Vec<Finding> {
+fn beyond_rank_0(ranks: &[Judgement], hosts: Option<&[String]>) -> Vec<Further> {
     let Some((first, others)) = ranks.split_first() else {
         return Vec::new();
     };
-    let mut further = Vec::<(usize, Option<&String>, &Finding)>::new();
+    let mut further = Vec::<Further>::new();
     for (rank, judgement) in (1..).zip(others) {
         let host = hosts.and_then(|hosts| hosts.get(rank));
         for found in &judgement.findings {
-            let is_told = |(by, at, known): &(usize, Option<&String>, &Finding)| {
-                *known == found && (*by == rank || host.is_some() && *at == host)
+            let is_told = |known: &Further| {
+                let is_here = known.rank == rank || host.is_some() && known.host.as_ref() == host;
+                is_here && known.found == *found
             };
             if !first.findings.contains(found) && !further.iter().any(is_told) {
-                further.push((rank, host, found));
+                let (host, found) = (host.cloned(), found.clone());
+                further.push(Further { rank, host, found });
             }
         }
     }
-    let further = further.into_iter().map(|(rank, host, found)| {
-        let host = host.map_or(String::new(), |host| format!(" on {host}"));
-        // Its number means another GPU here.
-        let mut finding = found.clone();
-        let gpu = finding.gpu.take();
-        let gpu = gpu.map_or(String::new(), |gpu| format!(", GPU {gpu}"));
-        finding.ordinal = None;
-        finding.seen = format!("rank {rank}{host}{gpu}: {}", found.seen);
-        finding
-    });
-    further.collect()
+    further
+}
+
+impl fmt::Display for Further {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = &self.found;
+        write!(f, "rank {}", self.rank)?;
+        if let Some(host) = &self.host {
+            write!(f, " on {host}")?;
+        }
+        write!(f, ": {} {}", found.severity(), found.code.id)?;
+        if let Some(gpu) = found.gpu {
+            write!(f, ", GPU {gpu}")?;
+        }
+        write!(f, ": {}: {}", found.code.title, plain(&found.seen))?;
+        match &*found.next_step {
+            "" => Ok(()),
+            next_step => write!(f, "; {next_step}"),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The program `headroom`: what candle-headroom can tell without a program of your own.
 //!
-//! `doctor` and `estimate` need no candle, so that the program is built in a minute. `incidents` and `doctor --ranks` are the library's (feature
-//! `library`).
+//! `doctor` and `estimate` need no candle, so that the program is built in a minute. `incidents`, `page` and `doctor --ranks` are the library's
+//! (feature `library`).
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +10,15 @@ mod estimate;
 #[cfg(feature = "library")]
 mod incidents;
 mod output;
+#[cfg(feature = "library")]
+mod page;
 #[cfg(not(feature = "library"))]
 mod without_library;
 
 use clap::{Parser, Subcommand};
 use output::{Status, say};
 #[cfg(not(feature = "library"))]
-use without_library::incidents;
+use without_library::{incidents, page};
 
 /// Is the machine fit, does a model fit, and what went wrong in a run?
 #[derive(Debug, Parser)]
@@ -34,6 +36,7 @@ enum Command {
     Doctor(doctor::Arguments),
     Estimate(estimate::Arguments),
     Incidents(incidents::Arguments),
+    Page(page::Arguments),
 }
 
 fn main() -> ! {
@@ -60,5 +63,6 @@ fn run(command: &Command) -> output::Result<Status> {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Estimate(arguments) => estimate::run(arguments),
         Command::Incidents(arguments) => incidents::run(arguments),
+        Command::Page(arguments) => page::run(arguments),
     }
 }

@@ -48,14 +48,15 @@ pub fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// A regular file: a device may have no end, and a pipe no writer.
-pub fn open(path: &Path) -> Result<File> {
+/// A regular file and its length: a device may have no end, and a pipe no writer.
+pub fn open(path: &Path) -> Result<(File, u64)> {
     let wrong = |why: &dyn Display| format!("cannot read {}: {why}", path.display());
     let there = fs::metadata(path).map_err(|error| wrong(&error))?;
     if !there.is_file() {
         return Err(wrong(&"not a regular file").into());
     }
-    Ok(File::open(path).map_err(|error| wrong(&error))?)
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    Ok((file, there.len()))
 }
 
 /// Reads to the end, which must come within `most` bytes.

@@ -6,7 +6,7 @@ const HOW: &str = "this build of `headroom` has no candle-headroom in it: instal
     `--features library`, or with `--features mpi` for ranks under `mpirun`";
 
 /// A command of the library.
-pub mod incidents {
+pub mod command {
     use super::{HOW, Result, Status};
 
     /// Not in this build: it needs `--features library`
@@ -20,6 +20,9 @@ pub mod incidents {
         Err(HOW.into())
     }
 }
+
+pub use command as incidents;
+pub use command as page;
 
 /// No group of ranks.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ mod training;
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use model::{Config, Dtype, elements, sum};
+use model::{Config, Dtype, Weights, elements, sum};
 use peak::Model;
 use report::{Fit, Memory, MicroBatch, Remedy, Report};
 use training::{Lora, Moments, Optimizer, Training};
@@ -17,9 +17,10 @@ use super::output::{Result, Status, print};
 
 /// Estimate what training a model takes of memory, and what fits
 ///
-/// FOLDER is a model's of Hugging Face, of which config.json is read (llama,
-/// mistral, qwen2, qwen3). The model is taken to be built of the layers of
-/// `candle_headroom::nn`.
+/// FOLDER is a model's of Hugging Face: config.json (llama, mistral, qwen2,
+/// qwen3), safetensors files, or both. Of the files, only the headers are read;
+/// without config.json, activations are not known. The model is taken to be
+/// built of the layers of `candle_headroom::nn`.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -35,7 +36,7 @@ pub struct Arguments {
     /// Tokens of a sample [default: the model's context, at most 2048]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     length: Option<u64>,
-    /// Type of the model [default: that of config.json, or f32]
+    /// Type of the model [default: as saved, or f32]
     #[arg(long)]
     dtype: Option<Dtype>,
     /// What updates the parameters
@@ -67,10 +68,26 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Status> {
-    let config = Config::read(&arguments.folder)?;
-    let model = config.parameters();
+    let folder = &arguments.folder;
+    let wrong = |why: &str| format!("{}: {why}", folder.display());
+    match folder.is_dir() {
+        true => {}
+        false if folder.exists() => return Err(wrong("not a folder").into()),
+        false => return Err(wrong("no such folder").into()),
+    }
+    let (config, weights) = (Config::read(folder)?, Weights::read(folder)?);
+    let model = match (&config, &weights) {
+        (Some(config), _) => config.parameters(),
+        (None, Some(weights)) => weights.shapes.clone(),
+        (None, None) => {
+            let folder = folder.display();
+            return Err(format!("{folder} has neither config.json nor safetensors files").into());
+        }
+    };
+    let saved = weights.as_ref().and_then(|weights| weights.dtype);
+    let saved = saved.or(config.as_ref().and_then(|config| config.dtype));
     let mut training = Training {
-        dtype: arguments.dtype.or(config.dtype).unwrap_or(Dtype::F32),
+        dtype: arguments.dtype.or(saved).unwrap_or(Dtype::F32),
         optimizer: arguments.optimizer,
         moments: arguments.moments,
         lora: None,
@@ -78,9 +95,11 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
         model,
     };
     if let Some(rank) = arguments.lora_rank {
-        training = training.with_adapters(&config, arguments.lora(&config, rank)?);
+        let config = config.as_ref();
+        let config = config.ok_or("--lora-rank needs the folder's config.json")?;
+        training = training.with_adapters(config, arguments.lora(config, rank)?);
     }
-    let report = arguments.report(&config, &training);
+    let report = arguments.report(config.as_ref(), weights.as_ref(), &training);
     print(&match arguments.json {
         true => serde_json::to_string_pretty(&report)? + "\n",
         false => report.to_string(),
@@ -107,32 +126,61 @@ impl Arguments {
         }
     }
 
-    fn report(&self, config: &Config, training: &Training) -> Report {
-        let context = config.context.unwrap_or(2048);
-        let model = Model {
+    fn report(
+        &self,
+        config: Option<&Config>,
+        weights: Option<&Weights>,
+        training: &Training,
+    ) -> Report {
+        let context = config.and_then(|config| config.context).unwrap_or(2048);
+        let length = self.length.unwrap_or(context.min(2048));
+        let model = config.map(|config| Model {
             config,
             training,
-            length: self.length.unwrap_or(context.min(2048)),
+            length,
             is_gpu: !self.cpu,
-        };
+        });
+        let (model, samples, held) = (model.as_ref(), self.batch, training.held_bytes());
         let memories = Memory::all(&self.memory, self.cpu).into_iter();
-        let is_long = config.context.filter(|context| model.length > *context);
         Report {
-            model: config.family.clone(),
+            model: config.map_or("safetensors".to_owned(), |config| config.family.clone()),
             parameters: sum(&training.model, elements),
             trained: training.trained(),
             dtype: training.dtype,
             held: training.held(),
-            held_bytes: training.held_bytes(),
-            micro_batch: MicroBatch::new(&model, self.batch),
+            held_bytes: held,
+            micro_batch: model.map(|model| MicroBatch::new(model, samples)),
             memories: memories
-                .map(|memory| Fit::new(memory, &model, self.batch))
+                .map(|memory| Fit::new(memory, model, samples, held))
                 .collect(),
-            remedies: Remedy::all(&model, self.batch),
-            notes: is_long
-                .map(|context| format!("{} tokens are beyond the model's {context}", model.length))
-                .into_iter()
-                .collect(),
+            remedies: model.map_or(Vec::new(), |model| Remedy::all(model, samples)),
+            notes: notes(config, weights, length),
         }
     }
+}
+
+/// What the reader should know of the folder.
+fn notes(config: Option<&Config>, weights: Option<&Weights>, length: u64) -> Vec<String> {
+    let mut notes = Vec::new();
+    let left_out = weights.map_or(0, |weights| weights.left_out);
+    if left_out > 0 {
+        notes.push(format!(
+            "{left_out} tensors are not f32, bf16, f16 or f64, such as quantized weights, and not counted"
+        ));
+    }
+    let Some(config) = config else {
+        notes.push("without config.json, activations are not known".to_owned());
+        return notes;
+    };
+    let described = sum(&config.parameters(), elements);
+    let there = weights.map_or(described, |weights| sum(&weights.shapes, elements));
+    if there != described {
+        notes.push(format!(
+            "config.json describes {described} parameters, the files hold {there}"
+        ));
+    }
+    if let Some(context) = config.context.filter(|context| length > *context) {
+        notes.push(format!("{length} tokens are beyond the model's {context}"));
+    }
+    notes
 }

@@ -1,8 +1,12 @@
-//! A model's sizes, of the `config.json` in its folder.
+//! A model's sizes, of the files in its folder.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use safetensors::tensor::{Dtype as Saved, Metadata};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,6 +15,9 @@ use super::super::output::{self, Result};
 
 /// The most bytes of a `config.json`.
 const MOST: u64 = 1 << 22;
+
+/// The longest header that safetensors allow, in bytes.
+const LONGEST: u64 = 100_000_000;
 
 const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 
@@ -31,6 +38,16 @@ impl Dtype {
         match self {
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// The type in which tensors are trained that are saved in this one: none for integers and other quantized numbers.
+    fn of(saved: Saved) -> Option<Self> {
+        match saved {
+            Saved::F64 | Saved::F32 => Some(Self::F32),
+            Saved::BF16 => Some(Self::Bf16),
+            Saved::F16 => Some(Self::F16),
+            _ => None,
         }
     }
 }
@@ -99,14 +116,15 @@ impl Fields {
 }
 
 impl Config {
-    /// Reads the folder's `config.json`.
-    pub fn read(folder: &Path) -> Result<Self> {
+    /// `None` if the folder has no `config.json`.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join("config.json");
-        let shown = path.display();
-        let bytes = output::read_all(output::open(&path)?, MOST, &shown)?;
-        let read = serde_json::from_slice(&bytes);
-        let fields = read.map_err(|error| format!("cannot read {shown}: {error}"))?;
-        Ok(Self::of(&Fields(fields)).map_err(|error| format!("{shown}: {error}"))?)
+        if !path.try_exists()? {
+            return Ok(None);
+        }
+        let fields = Fields(json(&path, MOST)?);
+        let config = Self::of(&fields).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Some(config))
     }
 
     fn of(fields: &Fields) -> std::result::Result<Self, String> {
@@ -194,4 +212,96 @@ impl Config {
         }
         shapes
     }
+}
+
+/// The float tensors of all safetensors files of a folder, of their headers alone.
+#[derive(Debug, Default)]
+pub struct Weights {
+    pub shapes: Vec<Shape>,
+    /// The type in which most elements are trained.
+    pub dtype: Option<Dtype>,
+    /// Tensors left out, because they are no float tensors: those of quantized weights, for example.
+    pub left_out: usize,
+}
+
+impl Weights {
+    /// `None` if the folder has no such file.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
+        let files = files(folder)?;
+        let mut weights = Self::default();
+        let mut of_types = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (0, dtype));
+        for file in &files {
+            for tensor in header(file)?.tensors().into_values() {
+                let Some(dtype) = Dtype::of(tensor.dtype) else {
+                    weights.left_out += 1;
+                    continue;
+                };
+                let shape: Shape = tensor.shape.iter().map(|size| *size as u64).collect();
+                for (count, _) in of_types.iter_mut().filter(|(_, known)| *known == dtype) {
+                    *count = elements(&shape).saturating_add(*count);
+                }
+                weights.shapes.push(shape);
+            }
+        }
+        let most = of_types.into_iter().max_by_key(|(count, _)| *count);
+        let most = most.filter(|_| !weights.shapes.is_empty());
+        weights.dtype = most.map(|(_, dtype)| dtype);
+        Ok((!files.is_empty()).then_some(weights))
+    }
+}
+
+/// The shards that an index names, or `model.safetensors`, or whatever there is.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let path = folder.join("model.safetensors.index.json");
+    if path.try_exists()? {
+        let index: Index = json(&path, LONGEST)?;
+        let names: BTreeSet<_> = index.weight_map.values().collect();
+        if names.is_empty() {
+            return Err(format!("{} names no file", path.display()).into());
+        }
+        return Ok(names.into_iter().map(|name| folder.join(name)).collect());
+    }
+    let single = folder.join("model.safetensors");
+    if single.try_exists()? {
+        return Ok(vec![single]);
+    }
+    let mut found = Vec::new();
+    for entry in folder.read_dir()? {
+        found.push(entry?.path());
+    }
+    found.retain(|path| {
+        path.extension()
+            .is_some_and(|ending| ending == "safetensors")
+    });
+    found.sort();
+    Ok(found)
+}
+
+fn header(path: &Path) -> Result<Metadata> {
+    let shown = path.display();
+    let wrong = |why: &dyn Display| format!("cannot read {shown}: {why}");
+    let (file, length) = output::open(path)?;
+    let mut bytes = output::read_all((&file).take(8), 8, &shown)?;
+    let first = bytes.first_chunk().copied().map(u64::from_le_bytes);
+    let rest = length.saturating_sub(8);
+    let Some(header) = first.filter(|header| *header <= LONGEST.min(rest)) else {
+        return Err(wrong(&"not a safetensors file, or not whole").into());
+    };
+    bytes = output::read_all(file.take(header), header, &shown)?;
+    let metadata: Metadata = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    if rest - header < metadata.data_len() as u64 {
+        return Err(wrong(&"its end is missing").into());
+    }
+    Ok(metadata)
+}
+
+fn json<T: DeserializeOwned>(path: &Path, most: u64) -> Result<T> {
+    let (shown, (file, _)) = (path.display(), output::open(path)?);
+    let bytes = output::read_all(file, most, &shown)?;
+    let read = serde_json::from_slice(&bytes);
+    Ok(read.map_err(|error| format!("cannot read {shown}: {error}"))?)
 }

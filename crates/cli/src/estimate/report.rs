@@ -26,7 +26,8 @@ pub struct Report {
     pub dtype: Dtype,
     pub held: Vec<Held>,
     pub held_bytes: u64,
-    pub micro_batch: MicroBatch,
+    /// `None` if the model's sizes are not known.
+    pub micro_batch: Option<MicroBatch>,
     pub memories: Vec<Fit>,
     /// The most effective first.
     pub remedies: Vec<Remedy>,
@@ -155,19 +156,22 @@ impl Memory {
 }
 
 impl Fit {
-    pub fn new(memory: Memory, model: &Model<'_>, samples: u64) -> Self {
-        let room = memory.bytes.checked_sub(model.training.held_bytes());
-        let largest = Way::ALL.map(|way| Largest {
-            way,
-            micro_batch: room.map_or(Some(0), |room| model.largest(room as f64, way)),
+    pub fn new(memory: Memory, model: Option<&Model<'_>>, samples: u64, held: u64) -> Self {
+        let room = memory.bytes.checked_sub(held);
+        let largest = model.into_iter().flat_map(|model| {
+            Way::ALL.map(|way| Largest {
+                way,
+                micro_batch: room.map_or(Some(0), |room| model.largest(room as f64, way)),
+            })
         });
+        let largest: Vec<_> = largest.collect();
         let takes = |largest: &&Largest| largest.micro_batch.is_none_or(|size| size >= samples);
         let first = largest.iter().find(takes).map(|largest| largest.way);
         Self {
-            fits: first.is_some(),
+            fits: first.is_some() || model.is_none() && room.is_some(),
             memory,
             first,
-            largest: largest.into(),
+            largest,
         }
     }
 }
@@ -236,13 +240,15 @@ impl fmt::Display for Report {
             row(f, held.what, held.bytes)?;
         }
         row(f, "in all", self.held_bytes)?;
-        let (samples, length) = (self.micro_batch.samples, self.micro_batch.length);
-        writeln!(
-            f,
-            "\npeak with a micro-batch of {samples} x {length} tokens"
-        )?;
-        for taken in &self.micro_batch.ways {
-            row(f, taken.way.name(), taken.peak)?;
+        if let Some(batch) = &self.micro_batch {
+            let (samples, length) = (batch.samples, batch.length);
+            writeln!(
+                f,
+                "\npeak with a micro-batch of {samples} x {length} tokens"
+            )?;
+            for taken in &batch.ways {
+                row(f, taken.way.name(), taken.peak)?;
+            }
         }
         for fit in &self.memories {
             fit.fmt(f)?;
@@ -264,11 +270,18 @@ impl fmt::Display for Report {
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{}\n  {}", self.memory.device, self.memory.size)?;
-        match self.first {
-            Some(way) => writeln!(f, "  the micro-batch fits: {}", way.name())?,
-            None => writeln!(f, "  the micro-batch does not fit")?,
+        let what = match self.largest.is_empty() {
+            true => "what is held",
+            false => "the micro-batch",
+        };
+        match (self.first, self.fits) {
+            (Some(way), _) => writeln!(f, "  {what} fits: {}", way.name())?,
+            (None, true) => writeln!(f, "  {what} fits")?,
+            (None, false) => writeln!(f, "  {what} does not fit")?,
         }
-        writeln!(f, "  largest micro-batch")?;
+        if !self.largest.is_empty() {
+            writeln!(f, "  largest micro-batch")?;
+        }
         for Largest { way, micro_batch } in &self.largest {
             let size = match micro_batch {
                 Some(0) => "none".to_owned(),

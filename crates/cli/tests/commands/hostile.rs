@@ -89,13 +89,13 @@ fn answers(arguments: &[&str]) -> bool {
 }
 
 /// Changes a file in a folder, and asks each time.
-fn attack(file: &Path, valid: &[u8], arguments: &[&str]) {
+fn attack(file: &Path, valid: &[u8], seal: impl Fn(&[u8]) -> Vec<u8>, arguments: &[&str]) {
     let mut random = Random(28);
-    fs::write(file, valid).unwrap();
+    fs::write(file, seal(valid)).unwrap();
     assert!(answers(arguments), "{arguments:?}: as it was written");
     let mut answered = 0;
     for _ in 0..CASES {
-        fs::write(file, changed(valid, &mut random)).unwrap();
+        fs::write(file, seal(&changed(valid, &mut random))).unwrap();
         answered += usize::from(answers(arguments));
     }
     println!(
@@ -121,12 +121,34 @@ fn models_of_strangers_are_estimated_or_refused() {
         "1GiB",
     ];
     let file = folder.path().join("config.json");
-    attack(&file, config.to_string().as_bytes(), &arguments);
+    attack(
+        &file,
+        config.to_string().as_bytes(),
+        <[u8]>::to_vec,
+        &arguments,
+    );
+    fs::remove_file(file).unwrap();
+
+    // Of weights the header alone, whose length is right.
+    let header = br#"{"model.w":{"dtype":"BF16","shape":[3,4],"data_offsets":[0,24]},"b":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}}"#;
+    let file = folder.path().join("model.safetensors");
+    let seal =
+        |header: &[u8]| [&(header.len() as u64).to_le_bytes()[..], header, &[0; 32]].concat();
+    attack(&file, header, seal, &arguments);
+    let index = folder.path().join("model.safetensors.index.json");
+    let map = json!({"metadata": {"total_size": 32}, "weight_map": {"model.w": "model.safetensors", "b": "model.safetensors"}});
+    fs::write(&file, seal(header)).unwrap();
+    attack(
+        &index,
+        map.to_string().as_bytes(),
+        <[u8]>::to_vec,
+        &arguments,
+    );
 }
 
 #[cfg(feature = "library")]
 #[test]
-fn logs_of_strangers_are_shown_or_refused() {
+fn logs_and_traces_of_strangers_are_shown_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let log = json!({
         "taken_unix_ms": 1_700_697_600_000_u64, "process": 1, "rank": 3, "task": "training", "step": 7, "kind": "failed", "text": "text",
@@ -134,5 +156,18 @@ fn logs_of_strangers_are_shown_or_refused() {
     });
     let log = format!("{log}\n").repeat(3);
     let file = folder.path().join("log.jsonl");
-    attack(&file, log.as_bytes(), &["incidents", path(&file)]);
+    attack(
+        &file,
+        log.as_bytes(),
+        <[u8]>::to_vec,
+        &["incidents", path(&file)],
+    );
+
+    let timeline = candle_headroom::Timeline::new();
+    timeline.number("loss", 0.5);
+    timeline.note("noted");
+    let mut trace = Vec::new();
+    timeline.write_trace(&mut trace).unwrap();
+    let file = folder.path().join("run.json");
+    attack(&file, &trace, <[u8]>::to_vec, &["page", path(&file)]);
 }

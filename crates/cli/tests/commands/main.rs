@@ -8,6 +8,8 @@ mod incidents;
 #[cfg(target_os = "linux")]
 #[path = "../../../../tests/support/nvml.rs"]
 mod nvml;
+#[cfg(feature = "library")]
+mod page;
 #[cfg(not(feature = "library"))]
 mod without_library;
 
@@ -81,7 +83,7 @@ fn is_readable(text: &str) {
 #[test]
 fn help_is_readable_and_names_the_exit_status() {
     let of_library: &[&str] = match cfg!(feature = "library") {
-        true => &["incidents"],
+        true => &["incidents", "page"],
         false => &[],
     };
     for command in ["", "doctor", "estimate"].iter().chain(of_library) {
@@ -110,9 +112,11 @@ fn unknown_commands_and_options_are_refused() {
         &["estimate"],
         &["estimate", "--x"],
         #[cfg(feature = "library")]
+        &["page"],
+        #[cfg(feature = "library")]
         &["incidents"],
         #[cfg(feature = "library")]
-        &["incidents", "--x"],
+        &["page", "--x"],
     ] {
         let Answer {
             status,

@@ -2,13 +2,14 @@
 
 mod refused;
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
 
-use super::{Answer, is_readable, path, run};
+use super::{Answer, is_readable, path, refuses, run};
 
 /// SmolLM2-135M, whose card names 134,515,008 parameters.
 fn smol() -> Value {
@@ -158,29 +159,19 @@ fn what_an_optimizer_holds_is_what_the_library_holds() -> candle_headroom::Resul
     use candle_core::Var;
     use candle_headroom::optim::{Commit, Lion, Moments};
     use candle_headroom::{AdamW, Sgd};
-    // One block. Moments have 8 bits from 4,096 elements on: here are 4,104, in blocks of 256, and 4,088.
-    let config = json!({
-        "model_type": "llama", "vocab_size": 513, "hidden_size": 8, "intermediate_size": 511, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true,
-    });
-    let folder = folder_with(&config);
-    let shapes: [&[usize]; 11] = [
-        &[513, 8],
-        &[8],
-        &[8],
-        &[8],
-        &[8, 8],
-        &[4, 8],
-        &[4, 8],
-        &[8, 8],
-        &[511, 8],
-        &[511, 8],
-        &[8, 511],
-    ];
-    let vars = shapes
+    let shapes: [&[usize]; 5] = [&[300, 70], &[70], &[4096], &[4095], &[129, 128]];
+    let vars: candle_core::Result<Vec<_>> = shapes
         .iter()
-        .map(|shape| Var::ones(*shape, DType::F32, &Device::Cpu));
-    let vars = vars.collect::<candle_core::Result<Vec<_>>>()?;
+        .map(|shape| Var::ones(*shape, DType::F32, &Device::Cpu))
+        .collect();
+    let vars = vars?;
+    let folder = tempfile::tempdir().unwrap();
+    let tensors: HashMap<_, _> = vars
+        .iter()
+        .enumerate()
+        .map(|(index, var)| (index.to_string(), var.as_detached_tensor()))
+        .collect();
+    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors"))?;
     let builder = || AdamW::builder(vars.clone());
     let ours: [(&[&str], Option<u64>); 5] = [
         (
@@ -221,16 +212,95 @@ fn what_an_optimizer_holds_is_what_the_library_holds() -> candle_headroom::Resul
     Ok(())
 }
 
+/// The shards of a model are named by an index, and only their headers are read.
 #[test]
-fn the_type_is_that_of_the_config() {
+fn shards_without_a_config_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut weight_map = serde_json::Map::new();
+    for (shard, dtype) in [("a", DType::F16), ("b", DType::F16)] {
+        let file = format!("model-{shard}.safetensors");
+        let tensor = Tensor::zeros((100, 10), dtype, &Device::Cpu).unwrap();
+        let tensors = HashMap::from([(format!("{shard}.weight"), tensor)]);
+        candle_core::safetensors::save(&tensors, folder.path().join(&file)).unwrap();
+        weight_map.insert(format!("{shard}.weight"), file.into());
+    }
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(
+        &index,
+        json!({ "metadata": {}, "weight_map": weight_map }).to_string(),
+    )
+    .unwrap();
+    let said = estimate(folder.path(), &["--memory", "1GiB"]);
+    assert_eq!(
+        (&said["parameters"], &said["dtype"]),
+        (&json!(2000), &json!("f16"))
+    );
+    assert_eq!(
+        said["micro_batch"],
+        Value::Null,
+        "activations are not known"
+    );
+    let text = run(&["estimate", path(folder.path()), "--memory", "1GiB"]).text;
+    assert!(
+        text.contains("note: without config.json, activations are not known"),
+        "{text}"
+    );
+    refuses(
+        &["estimate", path(folder.path()), "--lora-rank", "8"],
+        "needs the folder's config.json",
+    );
+    fs::remove_file(folder.path().join("model-b.safetensors")).unwrap();
+    refuses(&["estimate", path(folder.path())], "model-b.safetensors");
+}
+
+#[test]
+fn what_is_not_trained_is_left_out_with_a_note() {
     let mut config = smol();
-    let dtype = |config: &Value, arguments: &[&str]| {
-        let folder = folder_with(config);
-        let arguments = [arguments, &["--memory", "80GiB"]].concat();
-        estimate(folder.path(), &arguments)["dtype"].clone()
-    };
-    assert_eq!(dtype(&config, &[]), "bf16");
-    assert_eq!(dtype(&config, &["--dtype", "f32"]), "f32");
     config["dtype"] = "float16".into(); // beside its older name
-    assert_eq!(dtype(&config, &[]), "f16");
+    let folder = folder_with(&config);
+    let parameters = estimate(folder.path(), &["--memory", "80GiB"])["parameters"].clone();
+    let header = r#"{"a":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"I32","shape":[2],"data_offsets":[8,16]}}"#;
+    let whole = [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        &[0; 16],
+    ]
+    .concat();
+    fs::write(folder.path().join("model.safetensors"), whole).unwrap();
+    let said = estimate(folder.path(), &["--memory", "80GiB"]);
+    assert_eq!(
+        (&said["dtype"], &said["parameters"]),
+        (&json!("f16"), &parameters)
+    );
+    let notes = said["notes"].to_string();
+    assert!(
+        notes.contains("2 tensors are not f32, bf16, f16 or f64"),
+        "{notes}"
+    );
+}
+
+/// 2 TB, of which only the header is there; the file system does not store the rest.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_weights_themselves_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let header =
+        r#"{"w":{"dtype":"F32","shape":[1000000,500000],"data_offsets":[0,2000000000000]}}"#;
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let file = folder.path().join("model.safetensors");
+    fs::write(&file, &whole).unwrap();
+    let longer = fs::File::options().write(true).open(&file).unwrap();
+    if longer
+        .set_len(whole.len() as u64 + 2_000_000_000_000)
+        .is_err()
+    {
+        eprintln!("skipped: the file system has no files of this size");
+        return;
+    }
+    let said = estimate(folder.path(), &["--memory", "80GiB"]);
+    assert_eq!(said["parameters"], 500_000_000_000u64);
+    assert_eq!(said["held_bytes"], 8_000_000_000_000u64);
+    let Answer { status, text, .. } = run(&["estimate", path(folder.path()), "--memory", "80GiB"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("  what is held does not fit\n"), "{text}");
 }

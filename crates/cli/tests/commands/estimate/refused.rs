@@ -8,19 +8,48 @@ use serde_json::Value;
 use super::super::{path, refuses, run};
 use super::{estimate, folder_with, smol};
 
+/// A header of a model of 2 TB, whose end is missing, and other damage.
+#[test]
+fn damaged_weights_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    let header = r#"{"w":{"dtype":"F32","shape":[500000000000],"data_offsets":[0,2000000000000]}}"#;
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(&file, &whole).unwrap();
+    let arguments = ["estimate", path(folder.path())];
+    refuses(&arguments, "its end is missing");
+    fs::write(&file, &whole[..40]).unwrap();
+    refuses(&arguments, "not a safetensors file, or not whole");
+    fs::write(&file, [0xff; 64]).unwrap();
+    refuses(&arguments, "not a safetensors file, or not whole");
+    fs::write(&file, "abc").unwrap();
+    refuses(&arguments, "model.safetensors: ");
+    for (index, why) in [
+        ("{}", "weight_map"),
+        (
+            r#"{"weight_map": {"a": 1, "b": "x.safetensors"}}"#,
+            "expected a string",
+        ),
+        (r#"{"weight_map": {}}"#, "names no file"),
+    ] {
+        fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        refuses(&arguments, why);
+    }
+}
+
 #[test]
 fn what_is_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let asked = ["estimate", path(folder.path())];
-    refuses(&asked, "config.json: No such file");
+    refuses(&asked, "has neither config.json nor safetensors files");
     refuses(
         &["estimate", path(&folder.path().join("missing"))],
-        "missing/config.json: No such file",
+        "no such folder",
     );
     let config = folder.path().join("config.json");
     fs::write(&config, "{\"model_type\": \"lla").unwrap();
     refuses(&asked, "config.json: EOF while parsing");
-    refuses(&["estimate", path(&config)], "config.json: Not a directory");
+    refuses(&["estimate", path(&config)], "not a folder");
     let other = |field: &str, value: Value, why: &str| {
         let mut config = smol();
         config[field] = value;
