@@ -285,6 +285,7 @@ impl CudaKernel<2, 1> for SoftmaxBackward {
     }
 }
 
+/// As for [`SoftmaxBackward`].
 /// (width, none, targets, xs, losses, logs), where xs have a row of `width` elements for each block, the others one element; of a row the
 /// kernel reads the target's element only if the target is below `width`.
 impl CudaKernel<1, 2> for CrossEntropy {
