@@ -1,6 +1,6 @@
-use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 
-use super::kernel::{Element, InPlace, Number, by_rows, in_place, mismatch, slice_of};
+use super::kernel::{Element, InPlace, Number, by_rows, in_place, mismatch, runs_on, slice_of};
 
 const NAME: &str = "add_to_rows";
 
@@ -13,12 +13,7 @@ pub fn add_to_rows(rows: Tensor, bias: &Tensor) -> Result<Tensor> {
     );
     let alike = rows.dtype() == bias.dtype() && rows.device().same_device(bias.device());
     let dense = rows.is_contiguous() && rows.elem_count() > 0;
-    let has_kernel = match rows.device() {
-        Device::Cpu => true,
-        Device::Cuda(_) => cfg!(feature = "cuda"),
-        Device::Metal(_) => false,
-    };
-    if !(known && alike && dense && has_kernel) {
+    if !(known && alike && dense && runs_on(rows.device())) {
         return rows.broadcast_add(bias);
     }
     let bias = bias.detach().contiguous()?;

@@ -3,6 +3,7 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
+use super::kernel::runs_on;
 use super::norm::cells::Cells;
 use super::norm::groups::Groups;
 
@@ -72,6 +73,12 @@ impl GroupNorm {
 impl Module for GroupNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let groups = self.groups(xs)?;
+        if !runs_on(xs.device()) {
+            let (weight, bias) = (self.weight.clone(), self.bias.clone());
+            let (channels, groups) = (self.num_channels, self.num_groups);
+            return candle_nn::GroupNorm::new(weight, bias, channels, groups, self.eps)?
+                .forward(xs);
+        }
         let dense = xs.detach().contiguous()?;
         let statistics = groups.statistics(&dense, self.eps, true)?;
         let parameters = Some((&self.weight, &self.bias));

@@ -39,8 +39,9 @@
 //! f16 and bf16 are in f32, and so are losses; products of matrices on the CPU are candle's, whose sums of these types are not.
 //!
 //! Each item says what it keeps for the backward pass; the documentation of candle-headroom has a table of bytes and the models that were
-//! tried. Operations run on f64, f32, f16 and bf16, on the CPU and on CUDA (feature `cuda`). There are no kernels for Metal: a
-//! function that needs one fails there, and says so.
+//! tried. Operations run on f64, f32, f16 and bf16, on the CPU and on CUDA (feature `cuda`). There are no kernels for Metal: activations,
+//! dropout, softmax, the norms and [`loss::cross_entropy`] are compositions of candle's operations there, which have gradients and keep
+//! several times as much.
 
 #![deny(missing_docs, unsafe_code, clippy::undocumented_unsafe_blocks)]
 // It neither prints nor ends the process, and what cannot be is an error: promise 10.
@@ -84,6 +85,7 @@ pub mod loss;
 pub mod modules;
 mod norm;
 pub mod ops;
+mod prelu;
 pub mod quantized;
 mod recompute;
 pub mod rnn;

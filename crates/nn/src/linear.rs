@@ -1,7 +1,7 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
 use candle_core::{D, Module, Result, Shape, Tensor};
-use candle_nn::VarBuilder;
+use candle_nn::{Init, VarBuilder, init};
 
 use super::add_to_rows::add_to_rows;
 use super::bias::sum_of_rows;
@@ -135,7 +135,11 @@ impl Kept {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear(in_dim, out_dim, vb)?.into())
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+    let bound = 1. / (in_dim as f64).sqrt();
+    let (lo, up) = (-bound, bound);
+    let bias = vb.get_with_hints(out_dim, "bias", Init::Uniform { lo, up })?;
+    Ok(Linear::new(weight, Some(bias)))
 }
 
 /// Makes a [`Linear`] without a bias.
@@ -143,7 +147,8 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear_no_bias(in_dim, out_dim, vb)?.into())
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+    Ok(Linear::new(weight, None))
 }
 
 /// Makes a [`Linear`], with a bias if `bias`.
@@ -151,5 +156,8 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear_b(in_dim, out_dim, bias, vb)?.into())
+    match bias {
+        true => linear(in_dim, out_dim, vb),
+        false => linear_no_bias(in_dim, out_dim, vb),
+    }
 }

@@ -4,6 +4,9 @@ mod gradient;
 mod mailbox;
 mod operation;
 mod origin;
+mod pass;
+mod take;
+mod view;
 mod zero;
 
 #[cfg(test)]
@@ -13,10 +16,11 @@ use candle_core::{Error, Result, Storage, Tensor};
 
 pub use gradient::Gradient;
 use gradient::address;
-pub use mailbox::{Mail, within_pass};
+pub use mailbox::Mail;
 use operation::lean_operation;
 pub use operation::operation;
-use origin::unshared;
+pub use pass::within_pass;
+use take::unshared;
 
 /// What a backward pass is given. All tensors are detached.
 pub struct Backward<const N: usize> {
@@ -44,20 +48,43 @@ pub fn record<const N: usize>(
     output: Tensor,
     backward: impl Fn(Backward<N>) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    record_boxed(name, inputs, output, Box::new(backward))
+}
+
+/// What computes gradients. It is boxed, so that what takes it is compiled once for each number of inputs.
+type Differentiate<G, const N: usize> = Box<dyn Fn(G) -> Result<Gradients<N>> + Send + Sync>;
+
+fn record_boxed<const N: usize>(
+    name: &'static str,
+    inputs: [&Tensor; N],
+    output: Tensor,
+    backward: Differentiate<Backward<N>, N>,
+) -> Result<Tensor> {
+    let needs = inputs.map(Tensor::track_op);
+    if !needs.contains(&true) {
+        return Ok(output);
+    }
+    let output = unshared(output, &inputs)?;
+    let sources = inputs.into_iter().filter(|input| input.track_op());
+    let sources: Vec<_> = sources.collect();
     let kept = inputs.map(Tensor::detach);
-    let held = kept.to_vec();
-    let differentiate = Box::new(move |gradient, needs, outputs: &[Tensor]| {
-        let [output] = outputs else {
-            return Err(no_output(name));
+    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+        let (Some(Some(given)), [output]) = (arrived.into_iter().next(), outputs) else {
+            return Ok(Mail::new());
         };
-        backward(Backward {
+        let mut others: Vec<_> = kept.iter().chain([output]).map(address).collect();
+        if !given.is_alone {
+            others.push(address(&given.tensor));
+        }
+        let gradients = backward(Backward {
             inputs: kept.clone(),
             output: output.clone(),
-            gradient,
+            gradient: given.tensor,
             needs,
-        })
-    });
-    record_boxed(name, inputs, output, Some(held), differentiate)
+        })?;
+        Ok(mail(gradients, needs, others))
+    };
+    only(name, operation(name, &sources, vec![output], backward)?)
 }
 
 /// As [`record`], for a backward pass that needs neither inputs nor output, besides what the closure holds. It is given the gradient of
@@ -68,22 +95,15 @@ pub fn record_lean<const N: usize>(
     output: Tensor,
     backward: impl Fn(Tensor, [bool; N]) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let differentiate = Box::new(move |gradient, needs, _: &[Tensor]| backward(gradient, needs));
-    record_boxed(name, inputs, output, None, differentiate)
+    let backward = Box::new(move |(gradient, needs)| backward(gradient, needs));
+    record_lean_boxed(name, inputs, output, backward)
 }
 
-/// What computes gradients, given that of the output, which of them are asked for, and the output if it is kept. It is boxed, so that what
-/// takes it is compiled once for each number of inputs.
-type Differentiate<const N: usize> =
-    Box<dyn Fn(Tensor, [bool; N], &[Tensor]) -> Result<Gradients<N>> + Send + Sync>;
-
-/// `kept` are the inputs that the backward pass is given besides the output; `None` if it needs neither.
-fn record_boxed<const N: usize>(
+fn record_lean_boxed<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],
     output: Tensor,
-    kept: Option<Vec<Tensor>>,
-    differentiate: Differentiate<N>,
+    backward: Differentiate<(Tensor, [bool; N]), N>,
 ) -> Result<Tensor> {
     let needs = inputs.map(Tensor::track_op);
     if !needs.contains(&true) {
@@ -92,26 +112,18 @@ fn record_boxed<const N: usize>(
     let output = unshared(output, &inputs)?;
     let sources = inputs.into_iter().filter(|input| input.track_op());
     let sources: Vec<_> = sources.collect();
-    let is_lean = kept.is_none();
-    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+    let backward = move |arrived: Mail| {
         let Some(Some(given)) = arrived.into_iter().next() else {
             return Ok(Mail::new());
         };
-        let held = kept.iter().flatten().chain(outputs);
-        let mut others: Vec<_> = held.map(address).collect();
-        if !given.is_alone {
-            others.push(address(&given.tensor));
-        }
-        let gradients = differentiate(given.tensor, needs, outputs)?;
-        Ok(mail(gradients, needs, others))
+        let others = (!given.is_alone).then(|| address(&given.tensor));
+        let gradients = backward((given.tensor, needs))?;
+        Ok(mail(gradients, needs, others.into_iter().collect()))
     };
-    let outputs = match is_lean {
-        true => lean_operation(name, &sources, vec![output], move |mail| {
-            backward(mail, &[])
-        }),
-        false => operation(name, &sources, vec![output], backward),
-    };
-    outputs?.into_iter().next().ok_or_else(|| no_output(name))
+    only(
+        name,
+        lean_operation(name, &sources, vec![output], backward)?,
+    )
 }
 
 /// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.
@@ -133,6 +145,7 @@ fn mail<const N: usize>(
     gradients.collect()
 }
 
-fn no_output(name: &'static str) -> Error {
-    Error::Msg(format!("{name}: no output")).bt()
+fn only(name: &'static str, outputs: Vec<Tensor>) -> Result<Tensor> {
+    let missing = || Error::Msg(format!("{name}: no output")).bt();
+    outputs.into_iter().next().ok_or_else(missing)
 }

@@ -13,7 +13,8 @@ use candle_core::{Result, Tensor};
 
 use super::gradient::Gradient;
 use super::mailbox::{Mail, Mailbox};
-use super::origin::{Origin, View};
+use super::origin::Origin;
+use super::view::View;
 use super::zero::zero;
 
 /// candle's operations have at most this many arguments.

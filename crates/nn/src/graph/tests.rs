@@ -5,9 +5,10 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result, Tensor, Var};
 
 use super::gradient::{Gradient, address};
-use super::mailbox::{Mailbox, within_pass};
+use super::mailbox::Mailbox;
 use super::operation::operation;
 use super::origin::Origin;
+use super::pass::within_pass;
 use super::record;
 
 /// The input as its own function.

@@ -37,7 +37,7 @@ pub fn same_device(op: &'static str, lhs: &Device, rhs: &Device) -> Result<()> {
     Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op }.bt())
 }
 
-/// There are no kernels for a device.
+/// There are no kernels for a device: [`runs_on`](super::runs_on) said so.
 pub fn no_kernels(name: &'static str) -> Error {
     let remedy = "for CUDA turn on the feature `cuda` of candle-headroom, as of candle-core";
     Error::Msg(format!("{name}: no kernels for this device; {remedy}")).bt()

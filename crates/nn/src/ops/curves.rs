@@ -23,18 +23,35 @@ pub enum Curve {
 /// √(2/π), and the factor of the cube in the approximation of GELU by tanh.
 const GELU: [f64; 2] = [0.797_884_560_802_865_4, 0.044_715];
 
+/// The curves as candle computes them.
 impl Curve {
-    /// The curve as one operation of candle, if there is one.
-    pub fn by_candle(self, xs: &Tensor) -> Option<Result<Tensor>> {
-        Some(match self {
+    /// Whether that is one operation.
+    pub fn is_candles(self) -> bool {
+        use Curve::*;
+        matches!(self, Gelu | GeluErf | Silu | Relu | Sigmoid | Elu(_))
+    }
+
+    pub fn by_candle(self, xs: &Tensor) -> Result<Tensor> {
+        match self {
             Self::Gelu => xs.gelu(),
             Self::GeluErf => xs.gelu_erf(),
             Self::Silu => xs.silu(),
             Self::Relu => xs.relu(),
             Self::Sigmoid => candle_nn::ops::sigmoid(xs),
             Self::Elu(alpha) => xs.elu(alpha),
-            _ => return None,
-        })
+            Self::Relu2 => xs.relu()?.sqr(),
+            Self::Relu6 => xs.clamp(0f32, 6f32),
+            Self::HardSigmoid => candle_nn::ops::hard_sigmoid(xs),
+            Self::HardSwish => xs * candle_nn::ops::hard_sigmoid(xs)?,
+            // Without infinite powers, whose derivative is NaN.
+            Self::Mish => xs * (xs.minimum(20f32)?.exp()? + 1.)?.log()?.tanh()?,
+            Self::LeakyRelu(slope) => candle_nn::ops::leaky_relu(xs, slope),
+            Self::Selu { alpha, gamma } => {
+                // candle differentiates both branches, and zero times an infinite power is NaN.
+                let below = ((xs.minimum(1f32)?.exp()? - 1.)? * alpha)?;
+                xs.gt(0f32)?.where_cond(xs, &below)? * gamma
+            }
+        }
     }
 }
 

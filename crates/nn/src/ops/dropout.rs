@@ -1,4 +1,4 @@
-use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_core::{Device, ModuleT, Result, Tensor, bail};
 
 use crate::graph::record_lean;
 use crate::kernel::{self, Extent, Kernel, Number, Plan, philox};
@@ -44,6 +44,12 @@ fn masked(xs: &Tensor, drop_p: f32, draw: impl FnOnce() -> Draw) -> Result<Tenso
         scale: 1. / (1. - f64::from(drop_p)),
         draw: draw(),
     };
+    if !kernel::runs_on(xs.device()) {
+        // The mask of this draw, which candle's generators do not know: a recomputed pass needs the same.
+        let ones = Tensor::ones(xs.shape(), xs.dtype(), &Device::Cpu)?;
+        let [mask] = kernel::run(&mask, [&ones])?;
+        return xs * mask.to_device(xs.device())?;
+    }
     let [ys] = kernel::run(&mask, [xs])?;
     let backward = move |gradient: Tensor, _| {
         let [dxs] = kernel::run(&mask, [&gradient])?;

@@ -4,7 +4,8 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::Found;
 use super::chunk::Chunk;
-use crate::attention::rule::{Dropout, Rule, wide};
+use crate::attention::dropout::Dropout;
+use crate::attention::rule::{Rule, wide};
 
 pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
     let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());

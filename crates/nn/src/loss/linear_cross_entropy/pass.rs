@@ -8,7 +8,7 @@ use super::product::{multiply, scale};
 use super::rows::losses;
 use super::tokens::{Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{mismatch, no_kernels, same_device, same_type, sum_type};
+use crate::kernel::{mismatch, same_device, same_type, sum_type};
 use crate::scope::current;
 
 /// What turns hidden states into a loss.
@@ -59,9 +59,6 @@ impl Pass {
         }
         if !hidden.dtype().is_float() {
             return Err(Error::UnsupportedDTypeForOp(hidden.dtype(), NAME).bt());
-        }
-        if hidden.device().is_metal() {
-            return Err(no_kernels(NAME));
         }
         for other in [Some(weight), bias].into_iter().flatten() {
             same_type(NAME, hidden.dtype(), other.dtype())?;

@@ -3,17 +3,25 @@
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 
 use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply_on_all_threads};
-use crate::kernel::{InPlace, by_rows, in_place, mismatch, slice_of};
+use crate::kernel::{InPlace, by_rows, in_place, mismatch, runs_on, slice_of};
 
 const NAME: &str = "product";
 
 type Source<'a> = (&'a Storage, &'a Layout);
 
-/// Writes a · b into a matrix, or adds it to what is there, without a temporary of its size.
+/// Writes a · b into a matrix, or adds it to what is there, without a temporary of its size; on Metal with one.
 ///
-/// `into` is in the type of sums and has contiguous rows. On the CPU `a` and `b` have the same type,
+/// `into` is in the type of sums and has contiguous rows; on Metal it is contiguous. On the CPU `a` and `b` have the same type,
 /// any strides. On CUDA `a` and `b` may be f16 or bf16 where `into` is f32; they are contiguous or transposed.
 pub fn multiply(into: &Tensor, adds: bool, a: &Tensor, b: &Tensor) -> Result<()> {
+    if !runs_on(into.device()) {
+        let product = a.contiguous()?.matmul(&b.contiguous()?)?;
+        let product = product.to_dtype(into.dtype())?;
+        return match adds {
+            true => into.slice_set(&(into + product)?, 0, 0),
+            false => into.slice_set(&product, 0, 0),
+        };
+    }
     let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
     let (a, b) = ((&*a, of_a), (&*b, of_b));
     in_place(NAME, into, |into, layout| match into {
@@ -53,6 +61,9 @@ fn matrix<'a, T: Number>((storage, layout): Source<'a>) -> Result<Matrix<'a, T>>
 /// other tensor; `factor` has one element of the same type, f32 or f64.
 pub fn scale(values: &Tensor, factor: &Tensor) -> Result<()> {
     const NAME: &str = "scale";
+    if !runs_on(values.device()) {
+        return values.slice_set(&values.broadcast_mul(factor)?, 0, 0);
+    }
     let (factor, of_factor) = factor.storage_and_layout();
     let factor = (&*factor, of_factor);
     in_place(NAME, values, |values, layout| match values {

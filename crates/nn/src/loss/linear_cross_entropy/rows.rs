@@ -1,16 +1,19 @@
 //! Turns rows of logits into losses and gradients.
 
-use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 
-use super::options::{Arguments, NAME};
+use super::options::{Arguments, NAME, Rule};
 use crate::kernel::{
-    InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, slice_of, sum_of,
-    tensor,
+    InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
+    sum_of, tensor,
 };
 
 /// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
-/// gradients of the sum of the losses.
+/// gradients of the sum of the losses. On Metal this waits for the device, and the CPU computes it.
 pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
+    if !runs_on(logits.device()) {
+        return on_host(arguments, logits);
+    }
     let losses = in_place(NAME, logits, |logits, layout| match logits {
         InPlace::Cpu(CpuStorage::F32(logits)) => on_cpu(arguments, logits, layout),
         InPlace::Cpu(CpuStorage::F64(logits)) => on_cpu(arguments, logits, layout),
@@ -21,6 +24,24 @@ pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
         _ => Err(mismatch(NAME)),
     })?;
     Ok(tensor(losses, Shape::from(logits.dim(0)?)))
+}
+
+fn on_host(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
+    let host = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
+    let on_host = host(logits)?;
+    let weights = arguments.weights.map(host).transpose()?;
+    let bias = arguments.bias.map(host).transpose()?;
+    let of_rows = Arguments {
+        targets: &host(arguments.targets)?,
+        weights: weights.as_ref(),
+        bias: bias.as_ref(),
+        ..*arguments
+    };
+    let losses = losses(&of_rows, &on_host)?;
+    if arguments.differentiates {
+        logits.slice_set(&on_host.to_device(logits.device())?, 0, 0)?;
+    }
+    losses.to_device(logits.device())
 }
 
 fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -> Result<Storage> {
@@ -42,12 +63,8 @@ fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -
         Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
         None => &[],
     };
-    let rule = &arguments.rule;
     let row = Row {
-        smoothing: T::of(rule.smoothing),
-        share: T::of(rule.smoothing / width.max(1) as f64),
-        z_loss: T::of(rule.z_loss),
-        softcap: rule.softcap.map(T::of),
+        constants: Constants::new(&arguments.rule, width),
         bias,
         differentiates: arguments.differentiates,
     };
@@ -73,13 +90,28 @@ fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -
     Ok(Storage::Cpu(T::to_cpu_storage_owned(losses)))
 }
 
-/// How a row becomes a loss.
-struct Row<'a, T> {
+/// The numbers of a [`Rule`].
+struct Constants<T> {
     smoothing: T,
     /// What each class gets of the smoothing.
     share: T,
     z_loss: T,
     softcap: Option<T>,
+}
+
+impl<T: Number> Constants<T> {
+    fn new(rule: &Rule, width: usize) -> Self {
+        Self {
+            smoothing: T::of(rule.smoothing),
+            share: T::of(rule.smoothing / width.max(1) as f64),
+            z_loss: T::of(rule.z_loss),
+            softcap: rule.softcap.map(T::of),
+        }
+    }
+}
+
+struct Row<'a, T> {
+    constants: Constants<T>,
     /// One number for each class; empty for a layer without a bias.
     bias: &'a [T],
     differentiates: bool,
@@ -88,8 +120,12 @@ struct Row<'a, T> {
 impl<T: Number> Row<'_, T> {
     /// The weighted loss of a row, which becomes the loss's gradient if that is asked for. Without a class it is NaN.
     fn loss(&self, xs: &mut [T], target: Option<usize>, weight: T) -> T {
-        let (smoothing, share) = (self.smoothing, self.share);
-        let (z_loss, softcap) = (self.z_loss, self.softcap);
+        let Constants {
+            smoothing,
+            share,
+            z_loss,
+            softcap,
+        } = self.constants;
         for (x, bias) in xs.iter_mut().zip(self.bias) {
             *x += *bias;
         }
