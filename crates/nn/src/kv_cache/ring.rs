@@ -2,7 +2,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::concat::{overwrite, without_graph};
 
-/// The keys or the values of a [`KvCache`](super::KvCache), as [`candle_nn::kv_cache::Cache`].
+/// The keys or the values of a [`KvCache`](super::KvCache), in a buffer that grows, as [`candle_nn::kv_cache::Cache`].
 ///
 /// What it keeps has no graph: gradients arrive through what [`KvCache::append`](super::Pair::append) returns.
 pub type Cache = Ring<false>;
@@ -10,8 +10,9 @@ pub type Cache = Ring<false>;
 /// The keys or the values of the last positions in a ring, as [`candle_nn::kv_cache::RotatingCache`], with a backward pass for the
 /// new positions.
 ///
-/// An append to a cache that is not empty copies the ring once; the graph, if there is one, and the cache share the copy. The graph keeps
-/// the new positions besides.
+/// With a graph, an append to a cache that is not empty copies the ring once; graph and cache share the copy. The graph keeps the
+/// new positions besides. Without one, what is returned changes with the next append:
+/// [what this means for other gradients](super#constant-keys-and-values).
 pub type RotatingCache = Ring<true>;
 
 /// Keys or values: a [`RotatingCache`] if it rotates, else a [`Cache`].
@@ -20,6 +21,8 @@ pub struct Ring<const ROTATES: bool> {
     dim: usize,
     /// Without a graph.
     stored: Option<Tensor>,
+    /// Whether its memory is also that of a tensor in a graph, so that it must not be written to.
+    is_shared: bool,
     offset: usize,
     current_seq_len: usize,
     grow_by: usize,
@@ -27,12 +30,13 @@ pub struct Ring<const ROTATES: bool> {
 }
 
 impl<const ROTATES: bool> Ring<ROTATES> {
-    /// Makes an empty cache along dimension `dim`: a [`RotatingCache`] of the last `max_seq_len` positions, or a [`Cache`] for any number of
-    /// positions, whose [`max_seq_len`](Self::max_seq_len) grows by as many where candle's buffer does.
+    /// Makes an empty cache along dimension `dim`: a [`RotatingCache`] of the last `max_seq_len` positions, or a [`Cache`] with a
+    /// buffer of `max_seq_len` positions that grows by as many.
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self {
             dim,
             stored: None,
+            is_shared: false,
             offset: 0,
             current_seq_len: 0,
             grow_by: max_seq_len,
@@ -50,12 +54,13 @@ impl<const ROTATES: bool> Ring<ROTATES> {
         self.current_seq_len
     }
 
-    /// Returns the number of positions in a ring, or for which candle's buffer would have room.
+    /// Returns the number of positions for which the buffer has room, or will have once it is allocated.
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
 
-    /// Returns the positions in the cache, as [`current_data`](Self::current_data): there is no buffer for more.
+    /// Returns the buffer of [`max_seq_len`](Self::max_seq_len) positions. An append with a graph makes no buffer: it leaves the
+    /// positions alone.
     pub fn all_data(&self) -> &Option<Tensor> {
         &self.stored
     }
@@ -65,18 +70,20 @@ impl<const ROTATES: bool> Ring<ROTATES> {
     /// # Errors
     /// candle's.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
-        Ok(self.stored.clone())
+        let held = self.current_seq_len.min(self.max_seq_len);
+        let stored = self.stored.as_ref();
+        stored.map(|all| all.narrow(self.dim, 0, held)).transpose()
     }
 
     /// Empties the cache and drops the buffer. It stays as large as it has grown.
     pub fn reset(&mut self) {
-        self.stored = None;
+        (self.stored, self.is_shared) = (None, false);
         (self.offset, self.current_seq_len) = (0, 0);
     }
 
-    /// Puts new positions behind the others, and returns all, with the graph of the new ones. Neither what is returned nor what was
-    /// returned before is written to later.
-    fn extend(&mut self, new: &Tensor) -> Result<Tensor> {
+    /// Appends positions and returns what the cache holds then; where as many as fit into a ring replace all of it, all new ones. In a
+    /// graph they carry it, and no memory is written to.
+    pub(super) fn extend(&mut self, new: &Tensor, in_graph: bool) -> Result<Tensor> {
         let (dim, seen) = (self.dim, self.current_seq_len);
         let count = new.dim(dim)?;
         let size = match ROTATES {
@@ -90,19 +97,62 @@ impl<const ROTATES: bool> Ring<ROTATES> {
             false => seen,
         };
         let held = (seen.min(size) + count).min(size);
-        let all = match self.stored.as_ref().filter(|_| !replaces) {
-            Some(kept) => overwrite(kept, new, dim, at, size)?,
-            None => new.clone(),
+        let (all, stored) = if in_graph {
+            let all = match self.current_data()?.filter(|_| !replaces) {
+                Some(kept) => overwrite(&kept, new, dim, at, size)?,
+                None => new.clone(),
+            };
+            let kept = without_graph(&all)?;
+            let first = kept.dim(dim)? - held;
+            (all, kept.narrow(dim, first, held)?)
+        } else {
+            let last = new.narrow(dim, count.saturating_sub(size), count.min(size))?;
+            let buffer = self.writable(new, size)?;
+            let write = |from, count, at| {
+                let part = last.narrow(dim, from, count)?.contiguous()?;
+                buffer.slice_set(&part, dim, at)
+            };
+            let before_end = count.min(size - at);
+            write(0, before_end, at)?;
+            if before_end < count.min(size) {
+                write(before_end, count - before_end, 0)?;
+            }
+            let all = match replaces {
+                true => new.clone(),
+                false => buffer.narrow(dim, 0, held)?,
+            };
+            (all, buffer)
         };
-        let kept = without_graph(&all)?;
-        let first = kept.dim(dim)? - held;
-        self.stored = Some(kept.narrow(dim, first, held)?);
+        (self.stored, self.is_shared) = (Some(stored), in_graph);
         self.offset = match replaces {
             true => 0,
             false => (at + count) % size.max(1),
         };
         (self.current_seq_len, self.max_seq_len) = (seen + count, size);
         Ok(all)
+    }
+
+    /// A contiguous buffer that may be written to. It has `size` positions, at least as many as are stored, and begins with these. The
+    /// other dimensions and the type are those of `like`.
+    fn writable(&self, like: &Tensor, size: usize) -> Result<Tensor> {
+        let zeros = |count| {
+            let mut shape = like.dims().to_vec();
+            if let Some(positions) = shape.get_mut(self.dim) {
+                *positions = count;
+            }
+            Tensor::zeros(shape, like.dtype(), like.device())
+        };
+        let Some(stored) = &self.stored else {
+            return zeros(size);
+        };
+        match stored.dim(self.dim)? {
+            0 => zeros(size),
+            have if have < size => {
+                Tensor::cat(&[&stored.contiguous()?, &zeros(size - have)?], self.dim)
+            }
+            _ if self.is_shared => stored.force_contiguous(),
+            _ => Ok(stored.clone()),
+        }
     }
 
     /// The size of a buffer that grows, for a number of positions.
@@ -122,7 +172,7 @@ impl Cache {
     /// If `src` does not have the shape, apart from the number of positions, the type and the device of earlier ones; if
     /// `max_seq_len` is 0 and it has positions; if the buffer cannot be allocated.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
-        self.extend(src).map(drop)
+        self.extend(src, src.track_op()).map(drop)
     }
 }
 
@@ -139,7 +189,7 @@ impl RotatingCache {
     /// If `src` does not have the shape, apart from the number of positions, the type and the device of earlier ones; if the ring
     /// cannot be allocated.
     pub fn append(&mut self, src: &Tensor) -> Result<Tensor> {
-        self.extend(src)
+        self.extend(src, src.track_op())
     }
 
     /// Returns the position of each entry that an append of `seq_len` positions will return.
@@ -179,128 +229,5 @@ impl RotatingCache {
         });
         let mask: Vec<u8> = mask.collect();
         Tensor::from_vec(mask, (seq_len, entries.len()), device).map(Some)
-    }
-}
-
-/// Keys and values, each in a cache of its own: a [`KvCache`] or a [`RotatingKvCache`].
-#[derive(Debug, Clone)]
-pub struct Pair<const ROTATES: bool> {
-    k: Ring<ROTATES>,
-    v: Ring<ROTATES>,
-}
-
-/// Keys and values of the positions so far, as [`candle_nn::kv_cache::KvCache`], with a backward pass for the new positions.
-///
-/// ```
-/// use candle_core::{DType, Device, Tensor, Var};
-/// use candle_headroom_nn::kv_cache::KvCache;
-///
-/// let mut cache = KvCache::new(2, 16);
-/// let earlier = Tensor::zeros((1, 2, 5, 8), DType::F32, &Device::Cpu)?;
-/// cache.append(&earlier, &earlier)?;
-///
-/// let new = Var::ones((1, 2, 3, 8), DType::F32, &Device::Cpu)?;
-/// let (k, v) = cache.append(&new, &new)?;
-/// assert_eq!(k.dims(), [1, 2, 8, 8]);
-/// let gradients = (k + v)?.sum_all()?.backward()?;
-/// assert_eq!(gradients.get(&new).expect("a gradient").dims(), [1, 2, 3, 8]);
-/// # Ok::<(), candle_core::Error>(())
-/// ```
-///
-/// An append to a cache that is not empty copies the earlier and the new positions once; the graph, if there is one, and the cache share
-/// the copy. The graph keeps the new keys and values besides.
-pub type KvCache = Pair<false>;
-
-/// Keys and values of the last positions in a ring, as [`candle_nn::kv_cache::RotatingKvCache`], with a backward pass for the new
-/// positions: see [`RotatingCache`](super::RotatingCache).
-pub type RotatingKvCache = Pair<true>;
-
-impl<const ROTATES: bool> Pair<ROTATES> {
-    /// Makes an empty cache along dimension `dim`: a [`RotatingKvCache`] of the last `max_seq_len` positions, or a [`KvCache`] for any number
-    /// of positions, as [`Ring::new`] does.
-    pub fn new(dim: usize, max_seq_len: usize) -> Self {
-        Self {
-            k: Ring::new(dim, max_seq_len),
-            v: Ring::new(dim, max_seq_len),
-        }
-    }
-
-    /// Returns the keys' cache.
-    pub fn k_cache(&self) -> &Ring<ROTATES> {
-        &self.k
-    }
-
-    /// Returns the values' cache.
-    pub fn v_cache(&self) -> &Ring<ROTATES> {
-        &self.v
-    }
-
-    /// Returns the keys' cache.
-    pub fn k_cache_mut(&mut self) -> &mut Ring<ROTATES> {
-        &mut self.k
-    }
-
-    /// Returns the values' cache.
-    pub fn v_cache_mut(&mut self) -> &mut Ring<ROTATES> {
-        &mut self.v
-    }
-
-    /// Returns the keys that the cache holds, without a graph, those of a ring in its order; `None` before the first append.
-    ///
-    /// # Errors
-    /// candle's.
-    pub fn k(&self) -> Result<Option<Tensor>> {
-        self.k.current_data()
-    }
-
-    /// Returns the values that the cache holds, as [`k`](Self::k).
-    ///
-    /// # Errors
-    /// candle's.
-    pub fn v(&self) -> Result<Option<Tensor>> {
-        self.v.current_data()
-    }
-
-    /// Appends keys and values, and returns those of all positions; of a ring what [`RotatingCache::append`](super::RotatingCache::append) does. The new ones carry
-    /// their graph.
-    ///
-    /// # Errors
-    /// Those of [`Cache::append`](super::Cache::append), and of [`RotatingCache::append`](super::RotatingCache::append). Nothing is appended then.
-    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let mut next = self.clone();
-        let all = (next.k.extend(k)?, next.v.extend(v)?);
-        *self = next;
-        Ok(all)
-    }
-
-    /// Returns the number of positions seen, which may exceed those in a ring.
-    pub fn current_seq_len(&self) -> usize {
-        self.k.current_seq_len()
-    }
-
-    /// Empties the cache and drops the buffers.
-    pub fn reset(&mut self) {
-        self.k.reset();
-        self.v.reset();
-    }
-}
-
-impl RotatingKvCache {
-    /// Returns the index in the ring to which the next position is written.
-    pub fn offset(&self) -> usize {
-        self.k.offset()
-    }
-
-    /// Returns the mask for an append of `seq_len` positions: [`RotatingCache::attn_mask`](super::RotatingCache::attn_mask).
-    ///
-    /// # Errors
-    /// candle's.
-    pub fn attn_mask(&self, seq_len: usize, device: &Device) -> Result<Option<Tensor>> {
-        self.k.attn_mask(seq_len, device)
-    }
-
-    /// Returns the position of each entry that an append of `seq_len` positions will return.
-    pub fn positions(&self, seq_len: usize) -> Vec<usize> {
-        self.k.positions(seq_len)
     }
 }

@@ -9,8 +9,8 @@ use crate::graph::record;
 /// backward pass for the new positions.
 ///
 /// With a graph, each append copies the rings. The graph keeps the copies, the new keys and values, and 4 bytes for each position of
-/// each sequence's ring, batch × context. Without one, what is returned changes with the next append: copy it if a
-/// gradient is computed from it later, such as that of the queries.
+/// each sequence's ring, batch × context. Without one, what is returned changes with the next append:
+/// [what this means for other gradients](super#constant-keys-and-values).
 #[derive(Debug, Clone)]
 pub struct ScatteredKvCache(candles::ScatteredKvCache);
 

@@ -37,7 +37,9 @@ fn run_kv(seed: u64, size: usize, graph: Graph, dtype: DType) -> Result<()> {
         for (a, b) in [(a.k_cache(), b.k_cache()), (a.v_cache(), b.v_cache())] {
             assert_eq!(a.current_seq_len(), b.current_seq_len());
             assert_eq!((a.dim(), a.max_seq_len()), (b.dim(), b.max_seq_len()));
-            same(a.all_data(), &b.current_data()?)?;
+            if graph == Graph::Never {
+                same(a.all_data(), b.all_data())?;
+            }
         }
     }
     returned.are_unchanged()
