@@ -1,20 +1,44 @@
 //! Which layers hold the memory.
 //!
-//! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, or a section of
-//! [`Timeline`](crate::Timeline)'s page. Trainers and recomputed regions tell where their work begins and ends.
-
-#[cfg(not(feature = "layers"))]
-mod disabled;
-#[cfg(feature = "layers")]
-mod enabled;
-
-#[cfg(not(feature = "layers"))]
-use disabled as layers;
-#[cfg(feature = "layers")]
-use enabled as layers;
+//! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, a flame graph, or a section of
+//! [`Timeline`](crate::Timeline)'s page.
 
 #[cfg(feature = "layers")]
-pub use enabled::{LayerMemory, LayerReport, LayerRow, RowKind, SpanLayer, Work};
-pub(crate) use layers::{Guard, largest, phase, piece};
+mod claims;
+#[cfg(feature = "layers")]
+mod flame;
+mod hooks;
+#[cfg(feature = "layers")]
+mod ledger;
+#[cfg(feature = "layers")]
+mod memory;
+#[cfg(feature = "layers")]
+mod path;
+#[cfg(feature = "layers")]
+mod report;
+#[cfg(feature = "layers")]
+mod shared;
+#[cfg(feature = "layers")]
+mod spans;
+#[cfg(feature = "layers")]
+mod stats;
+#[cfg(feature = "layers")]
+mod table;
+#[cfg(feature = "layers")]
+mod tracker;
+#[cfg(feature = "layers")]
+mod unit;
+
+#[cfg(feature = "layers")]
+pub use flame::FlameGraph;
+pub(crate) use hooks::{Guard, largest, phase, piece};
 #[cfg(feature = "nn")]
-pub(crate) use layers::{again, last, place};
+pub(crate) use hooks::{again, last, place};
+#[cfg(feature = "layers")]
+pub use memory::LayerMemory;
+#[cfg(feature = "layers")]
+pub use report::{LayerReport, LayerRow, RowKind};
+#[cfg(feature = "layers")]
+pub use spans::SpanLayer;
+#[cfg(feature = "layers")]
+pub use unit::Work;

@@ -1,7 +1,7 @@
 //! Bytes of known layers.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::layers::{LayerMemory, LayerReport, RowKind};
+use candle_headroom::layers::{FlameGraph, LayerMemory, LayerReport, RowKind};
 use candle_headroom::nn::{Linear, Module, VarBuilder, VarMap, linear};
 use tracing::trace_span;
 
@@ -57,10 +57,12 @@ fn a_layer_holds_what_its_output_takes() {
         let (hidden, out) = (1024 * 256 * 4, 1024 * 64 * 4);
         assert_near(row(&report, "mlp.up").held, hidden);
         assert_near(row(&report, "mlp").held, 2 * hidden + out);
+        assert_near(row(&report, "mlp").own_held, hidden + out);
         assert_near(
             row(&report, "mlp").at_peak.map(|bytes| bytes as i64),
             hidden + out,
         );
+        assert!(row(&report, "mlp").highest >= row(&report, "mlp").held.map(|held| held as u64));
         let sum: u64 = report.rows.iter().filter_map(|row| row.at_peak).sum();
         assert_eq!(Some(sum), report.peak);
         drop(y);
@@ -73,6 +75,11 @@ fn a_layer_holds_what_its_output_takes() {
         };
         let (report, _y) = least(layers, "mlp", inference);
         assert_near(row(&report, "mlp").held, out);
+        // Hidden, its relu and the output, until the end of the statement.
+        assert_near(
+            row(&report, "mlp").highest.map(|bytes| bytes as i64),
+            2 * hidden + out,
+        );
     });
 }
 
@@ -103,8 +110,23 @@ fn a_loop_of_ones_own_is_measured_to_its_peak() {
     });
 }
 
+/// A line of folded stacks: the stack and its number.
+fn split(line: &str) -> (&str, i64) {
+    let (stack, count) = line.rsplit_once(' ').unwrap();
+    (stack, count.parse().unwrap())
+}
+
+/// The number of this stack.
+fn count(stacks: &str, stack: &str) -> i64 {
+    let mut lines = stacks.lines().map(split);
+    let found = lines.find(|(found, _)| *found == stack);
+    found
+        .unwrap_or_else(|| panic!("no `{stack}` in {stacks}"))
+        .1
+}
+
 #[test]
-fn texts_have_the_numbers() {
+fn texts_and_pictures_have_the_numbers() {
     let _alone = alone();
     watched(|layers| {
         let block = layers.measure(|| {
@@ -125,10 +147,35 @@ fn texts_have_the_numbers() {
             table.contains("8.0 MiB") && table.contains("more rows"),
             "{table}"
         );
-        let first = row(&report, "model.bl;ock <1>.0");
-        assert_near(first.at_peak.map(|bytes| bytes as i64), 8 << 20);
-        assert!(!first.own_time.is_zero());
+        let stacks = report.flame_graph(FlameGraph::Bytes).unwrap();
+        assert_near(Some(count(&stacks, "model;bl,ock <1>.0")), 8 << 20);
+        let counts = stacks.lines().map(|line| split(line).1);
+        assert_eq!(Some(counts.sum::<i64>() as u64), report.peak);
+        let times = report.flame_graph(FlameGraph::Time).unwrap();
+        assert!(count(&times, "model;bl,ock <1>.0") > 0, "{times}");
         assert_eq!(row(&report, "model").kind, RowKind::Layer);
         drop(block);
+    });
+}
+
+/// A line of a flame graph's input that ends with two numbers would be a comparison of two runs.
+#[test]
+fn a_flame_graph_tells_names_with_numbers_apart() {
+    let _alone = alone();
+    watched(|layers| {
+        let block = || vec![1u8; 1 << 20];
+        let blocks = layers.measure(|| {
+            (
+                trace_span!("stage 1").in_scope(block),
+                trace_span!("stage 2").in_scope(block),
+                trace_span!("version 2.5").in_scope(block),
+            )
+        });
+        let stacks = layers.report().flame_graph(FlameGraph::Bytes).unwrap();
+        for name in ["stage 1", "stage 2", "version 2.5"] {
+            let name = name.replace(' ', "\u{a0}");
+            assert_near(Some(count(&stacks, &name)), 1 << 20);
+        }
+        drop(blocks);
     });
 }

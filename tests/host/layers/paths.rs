@@ -30,11 +30,6 @@ impl Model {
         }
     }
 
-    /// A step in which these blocks are run.
-    fn step(&self, layers: &LayerMemory, which: &[usize]) {
-        layers.measure(|| self.forward(which));
-    }
-
     fn forward(&self, which: &[usize]) {
         let _model = self.model.enter();
         for index in which {
@@ -60,15 +55,15 @@ fn a_span_is_where_it_is_entered_and_keeps_its_number() {
     let _alone = alone();
     watched(|layers| {
         let model = Model::new();
-        model.step(layers, &[0, 1, 2]);
+        model.forward(&[0, 1, 2]);
         assert_eq!(names(&layers.report()), ALL);
         // The second block is left out, as by stochastic depth.
-        model.step(layers, &[0, 2]);
+        model.forward(&[0, 2]);
         let report = layers.report();
         assert_eq!(names(&report), [ALL[0], ALL[1], ALL[2], ALL[5], ALL[6]]);
         assert!(report.rows.iter().all(|row| row.calls <= 1), "a new step");
         // One that shares weights is called twice.
-        model.step(layers, &[0, 1, 1, 2]);
+        model.forward(&[0, 1, 1, 2]);
         assert_eq!(row(&layers.report(), "model.block.1").calls, 2);
         assert_eq!(names(&layers.report()), ALL);
         let folded = layers.report().folded();
@@ -85,8 +80,8 @@ fn a_block_that_is_first_used_later_is_numbered_later() {
     let _alone = alone();
     watched(|layers| {
         let model = Model::new();
-        model.step(layers, &[0, 2]);
-        model.step(layers, &[0, 1, 2]);
+        model.forward(&[0, 2]);
+        model.forward(&[0, 1, 2]);
         let calls: Vec<_> = names(&layers.report());
         assert_eq!(calls, ALL);
     });
@@ -99,14 +94,12 @@ fn spans_created_in_each_call_are_numbered_anew_in_each_call() {
     watched(|layers| {
         let model = trace_span!("model");
         for _ in 0..100 {
-            layers.measure(|| {
-                let _model = model.enter();
-                for _ in 0..2 {
-                    let _block = trace_span!("block").entered();
-                    drop(trace_span!("attn").entered());
-                    drop(trace_span!("attn").entered());
-                }
-            });
+            let _model = model.enter();
+            for _ in 0..2 {
+                let _block = trace_span!("block").entered();
+                drop(trace_span!("attn").entered());
+                drop(trace_span!("attn").entered());
+            }
         }
         let expected = [
             "model",
@@ -124,7 +117,7 @@ fn spans_created_in_each_call_are_numbered_anew_in_each_call() {
 }
 
 #[test]
-fn outermost_spans_are_numbered_too() {
+fn in_a_measured_step_outermost_spans_are_numbered_too() {
     let _alone = alone();
     watched(|layers| {
         for _ in 0..3 {
@@ -134,7 +127,7 @@ fn outermost_spans_are_numbered_too() {
             });
         }
         assert_eq!(names(&layers.report()), ["block.0", "block.1"]);
-        // What comes after the step is not measured.
+        // What comes after the step does not take its place.
         drop(trace_span!("other").entered());
         assert_eq!(names(&layers.report()), ["block.0", "block.1"]);
     });
@@ -145,10 +138,10 @@ fn a_span_within_itself_is_one_level_deeper() {
     let _alone = alone();
     watched(|layers| {
         let span = trace_span!("again");
-        layers.measure(|| {
-            let _outer = span.enter();
-            let _inner = span.enter();
-        });
+        let outer = span.enter();
+        let inner = span.enter();
+        drop(inner);
+        drop(outer);
         assert_eq!(names(&layers.report()), ["again", "again.again"]);
     });
 }
@@ -170,8 +163,10 @@ fn spans_may_be_left_in_any_order() {
         let report = layers.report();
         assert_eq!(names(&report), ["a", "a.b"]);
         let mib = |name: &str| row(&report, name).held.unwrap() as f64 / (1 << 20) as f64;
+        let own = |name: &str| row(&report, name).own_held.unwrap() as f64 / (1 << 20) as f64;
         // Less than 100 KiB for the registry and the test harness.
         assert!((mib("a") - 3.).abs() < 0.1 && (mib("a.b") - 8.).abs() < 0.1);
+        assert!(own("a").abs() < 0.1 && (own("a.b") - 8.).abs() < 0.1);
         drop(block);
     });
 }
@@ -294,6 +289,7 @@ fn a_report_without_layers_says_why() {
     tracing::subscriber::with_default(filtered, || {
         layers.measure(|| Model::new().forward(&[0]));
         assert!(!seen(&layers.report()));
+        assert!(layers.report().flame_graph(Default::default()).is_err());
     });
     tracing::subscriber::with_default(registry().with(layers.layer()), || {
         layers.measure(|| before.forward(&[0]));

@@ -1,14 +1,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tracing::{Subscriber, span};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry;
-use tracing_subscriber::registry::LookupSpan;
 
 use super::hooks::measured;
 use super::report::LayerReport;
 use super::shared::Shared;
+use super::spans::SpanLayer;
 use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::regions::Surroundings;
@@ -19,7 +18,7 @@ use crate::regions::Surroundings;
 /// layer's `forward`: `let _entered = tracing::trace_span!("mlp").entered();`, or creates it once with the layer and enters it there.
 ///
 /// For each path of spans it measures the bytes that were allocated and are still held when the span is left (in training, the
-/// activations), the time, and the number of calls. For the highest use of a step it says who held it: layers,
+/// activations), the highest use, the time, and the number of calls. For the highest use of a step it says who held it: layers,
 /// the backward pass, parameters, gradients, optimizer state.
 ///
 /// ```standalone_crate
@@ -78,7 +77,7 @@ use crate::regions::Surroundings;
 ///
 /// # Steps
 /// A trainer of this crate on the same device says when its micro-batches and phases begin and end. In a loop of your own,
-/// [`measure`](Self::measure) does. Outside of both nothing is measured.
+/// [`measure`](Self::measure) does, or else a step is taken to last until the outermost span is entered again.
 ///
 /// A handle is cheap to clone.
 #[derive(Clone)]
@@ -100,10 +99,7 @@ impl LayerMemory {
     ///
     /// Each call gives a layer for one more subscriber.
     pub fn layer(&self) -> SpanLayer {
-        SpanLayer {
-            shared: self.shared.clone(),
-            number: self.shared.next_layer(),
-        }
+        SpanLayer::new(self.shared.clone())
     }
 
     /// Makes a subscriber with nothing but this the one of the process.
@@ -127,14 +123,16 @@ impl LayerMemory {
         Surroundings::default().around(step)
     }
 
-    /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before the first one.
+    /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before a span was entered.
     pub fn report(&self) -> LayerReport {
         let unit = self.shared.on_latest_thread(|tracker| {
             tracker.settle();
-            match tracker.last.is_empty() {
-                true => tracker.unit.clone(),
-                false => tracker.last.clone(),
-            }
+            let is_running = tracker.last.is_empty() || tracker.last.is_guessed;
+            let unit = match is_running && !tracker.unit.is_empty() {
+                true => &tracker.unit,
+                false => &tracker.last,
+            };
+            unit.clone()
         });
         unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
     }
@@ -146,28 +144,5 @@ impl fmt::Debug for LayerMemory {
         f.debug_struct("LayerMemory")
             .field("memory", memory)
             .finish_non_exhaustive()
-    }
-}
-
-/// A [`Layer`] for one subscriber, made by [`LayerMemory::layer`].
-#[derive(Debug)]
-pub struct SpanLayer {
-    shared: Arc<Shared>,
-    number: u32,
-}
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
-    fn on_enter(&self, id: &span::Id, context: Context<'_, S>) {
-        // A model creates its spans once, so the spans around one that is entered are not its parents in the registry.
-        let name = || context.metadata(id).map(|metadata| metadata.name());
-        self.shared.enter((self.number, id.into_u64()), name);
-    }
-
-    fn on_exit(&self, id: &span::Id, _: Context<'_, S>) {
-        self.shared.exit((self.number, id.into_u64()));
-    }
-
-    fn on_close(&self, id: span::Id, _: Context<'_, S>) {
-        self.shared.close((self.number, id.into_u64()));
     }
 }

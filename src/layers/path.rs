@@ -1,5 +1,6 @@
-//! Places in a model as numbers.
+//! Places in a model as numbers, so that a thread's current one is read at once.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -10,9 +11,14 @@ use crate::error::Phase;
 /// Paths are never forgotten, so there are at most this many; what lies deeper then counts as its parent.
 const MOST: usize = 1 << 16;
 
+thread_local! {
+    /// The number of the current path. It has no destructor and starts without code.
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+}
+
 /// One `LayerMemory`, a phase of a step, and the spans that were entered within it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct PathId(u32);
+pub(crate) struct PathId(u32);
 
 /// The last part of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +41,7 @@ static TREE: LazyLock<Mutex<Tree>> = LazyLock::new(Mutex::default);
 
 impl PathId {
     /// Outside of all phases and spans.
-    pub(super) const ROOT: Self = Self(0);
+    pub(crate) const ROOT: Self = Self(0);
 
     /// Its number, for those who know nothing of paths.
     pub(super) fn number(self) -> u64 {
@@ -84,7 +90,7 @@ impl PathId {
 
     /// The names of its parts, the outermost first: a phase as in an error's text, then spans. A span's number is shown if there are
     /// several of its name in one parent. It allocates and takes a lock.
-    pub(super) fn names(self) -> Vec<String> {
+    pub(crate) fn names(self) -> Vec<String> {
         // Spans are numbered regardless of the phase.
         let mut bare = Some(Self::ROOT);
         let parts = self.parts().into_iter();
@@ -115,4 +121,17 @@ impl Tree {
         };
         std::iter::successors(entry(id), move |(parent, _)| entry(*parent))
     }
+}
+
+/// Where this thread is. It neither allocates nor takes a lock.
+#[inline]
+pub(crate) fn current() -> PathId {
+    PathId(CURRENT.try_with(Cell::get).unwrap_or(0))
+}
+
+/// Sets where this thread is.
+#[inline]
+pub(super) fn set_current(id: PathId) {
+    // It cannot fail without a destructor.
+    let _ = CURRENT.try_with(|current| current.set(id.0));
 }

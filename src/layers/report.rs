@@ -42,6 +42,10 @@ pub struct LayerRow {
     /// Bytes allocated in it and still held when its calls ended, with the layers within it; for training, its activations. Below
     /// 0 if it freed more.
     pub held: Option<i64>,
+    /// The same without the layers within it.
+    pub own_held: Option<i64>,
+    /// The highest use during a call, above that at the call's beginning.
+    pub highest: Option<u64>,
     /// Host time of its calls, with the layers within it.
     pub time: Duration,
     /// The same without the layers within it.
@@ -84,9 +88,12 @@ impl LayerRow {
     }
 
     fn add(&mut self, other: &Self) {
+        let sum = |a: Option<i64>, b: Option<i64>| Some(a? + b?);
         self.calls += other.calls;
         self.at_peak = self.at_peak.zip(other.at_peak).map(|(a, b)| a + b);
-        self.held = self.held.zip(other.held).map(|(a, b)| a + b);
+        self.held = sum(self.held, other.held);
+        self.own_held = sum(self.own_held, other.own_held);
+        self.highest = self.highest.max(other.highest);
         self.time += other.time;
         self.own_time += other.own_time;
     }
@@ -105,6 +112,8 @@ impl LayerReport {
             row.calls = calls.count;
             row.at_peak = known.map(|()| held.remove(&path).unwrap_or(0));
             row.held = known.map(|()| calls.held);
+            row.own_held = known.map(|()| calls.own);
+            row.highest = known.map(|()| calls.highest);
             (row.time, row.own_time) = (calls.time, calls.own_time);
             rows.push(row);
         }
@@ -191,6 +200,8 @@ impl LayerRow {
             calls: 0,
             at_peak: None,
             held: None,
+            own_held: None,
+            highest: None,
             time: Duration::ZERO,
             own_time: Duration::ZERO,
         }

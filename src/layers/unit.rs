@@ -1,11 +1,9 @@
 //! What is known of a piece of work: a micro-batch, an update, or a step of a loop of one's own.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
-use super::path::PathId;
+use super::stats::Stats;
 use crate::batch::Task;
 use crate::error::Holding;
 
@@ -42,6 +40,8 @@ pub(super) struct Unit {
     pub(super) work: Option<Work>,
     /// Whose it is: two trainers count their batches from 0 each.
     engine: Option<u64>,
+    /// Nobody has said when it begins.
+    pub(super) is_guessed: bool,
     pub(super) ledger: Ledger,
     pub(super) stats: Stats,
     /// What is known to be held for the training.
@@ -60,6 +60,7 @@ impl Unit {
     ) {
         (self.engine, self.work) = work.unzip();
         (self.held, self.is_measured) = (held, now.is_some());
+        self.is_guessed = false;
         self.ledger.begin(now.unwrap_or(0));
         self.stats.clear();
     }
@@ -69,8 +70,16 @@ impl Unit {
         self.work.is_none() && self.stats.is_empty()
     }
 
+    /// Whether somebody has said that it is a step.
+    pub(super) fn is_said(&self) -> bool {
+        !self.is_guessed && !self.is_empty()
+    }
+
     /// Whether a report of the step is about this rather than the `other` one.
     pub(super) fn outdoes(&self, other: &Self) -> bool {
+        if self.is_guessed && other.is_said() {
+            return false;
+        }
         let both = self.work.zip(other.work);
         let is_same_step = self.engine == other.engine
             && both.is_some_and(|(own, other)| own.is_in_the_step_of(&other));
@@ -78,63 +87,5 @@ impl Unit {
         // Without counts it is the last that ran the layers.
         let says_more = !self.is_measured && !self.stats.is_empty();
         !is_same_step || is_higher || says_more
-    }
-}
-
-/// The calls of one path.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Calls {
-    pub(super) count: u64,
-    /// Bytes allocated in it and still held at its end, with those of the spans within it; below 0 if it freed more.
-    pub(super) held: i64,
-    pub(super) time: Duration,
-    /// The same without the spans within it.
-    pub(super) own_time: Duration,
-}
-
-/// What the calls of each path took.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stats {
-    calls: Vec<Calls>,
-    paths: Vec<PathId>,
-}
-
-impl Stats {
-    fn clear(&mut self) {
-        for path in self.paths.drain(..) {
-            if let Some(calls) = self.calls.get_mut(path.index()) {
-                *calls = Calls::default();
-            }
-        }
-    }
-
-    pub(super) fn add(&mut self, path: PathId, call: Calls) {
-        if self.calls.len() <= path.index() {
-            self.calls.resize(path.index() + 1, Calls::default());
-        }
-        let Some(calls) = self.calls.get_mut(path.index()) else {
-            return;
-        };
-        if calls.count == 0 {
-            self.paths.push(path);
-        }
-        calls.count += call.count;
-        calls.held += call.held;
-        calls.time += call.time;
-        calls.own_time += call.own_time;
-    }
-
-    pub(super) fn of(&self, path: PathId) -> Option<&Calls> {
-        self.calls.get(path.index()).filter(|calls| calls.count > 0)
-    }
-
-    /// In the order in which the paths' first calls ended.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PathId, &Calls)> {
-        let of = |path: &PathId| Some((*path, self.of(*path)?));
-        self.paths.iter().filter_map(of)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.paths.is_empty()
     }
 }

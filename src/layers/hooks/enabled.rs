@@ -1,17 +1,15 @@
-//! What trainers and recomputed regions tell of their work.
-
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use candle_core::Device;
 
-use super::path::PathId;
-use super::report::LayerReport;
-use super::shared::active;
-use super::tracker::Tracker;
-use super::unit::Work;
 use crate::batch::Task;
 use crate::error::{Holding, Phase};
+use crate::layers::path::{PathId, current};
+use crate::layers::report::LayerReport;
+use crate::layers::shared::active;
+use crate::layers::tracker::Tracker;
+use crate::layers::unit::Work;
 
 /// The layers of an exhaustion's long form.
 const LARGEST: usize = 6;
@@ -21,12 +19,12 @@ const LARGEST: usize = 6;
 pub(crate) struct Guard(Option<u64>, PhantomData<*const ()>);
 
 impl Guard {
-    /// Begins the work, if a `LayerMemory` measures: a step if `is_step`, or else a part of the step that this thread is in.
-    fn enter(is_step: bool, enter: impl FnOnce(&mut Tracker, u64)) -> Self {
+    /// Begins the work, if a `LayerMemory` measures.
+    fn enter(enter: impl FnOnce(&mut Tracker, u64)) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = active().map(|shared| {
             let number = NEXT.fetch_add(1, Relaxed);
-            shared.on_this_thread(is_step, |tracker| enter(tracker, number));
+            shared.on_this_thread(|tracker| enter(tracker, number));
             number
         });
         Self(number, PhantomData)
@@ -36,7 +34,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some((number, shared)) = self.0.zip(active()) {
-            shared.on_this_thread(false, |tracker| tracker.leave_guard(number));
+            shared.on_this_thread(|tracker| tracker.leave_guard(number));
         }
     }
 }
@@ -49,51 +47,46 @@ pub(crate) fn piece(
     work: (Task, u64, usize),
     held: impl FnOnce() -> Vec<Holding>,
 ) -> Guard {
-    if active().is_none_or(|shared| !shared.is_on(device)) {
-        return Guard(None, PhantomData);
-    }
-    let (held, work) = (held(), Some((engine, Work::new(work))));
-    Guard::enter(true, |tracker, number| {
-        tracker.enter_unit(number, work, held)
+    let held = active().map_or_else(Vec::new, |_| held());
+    let work = Some((engine, Work::new(work)));
+    Guard::enter(|tracker, number| match tracker.is_on(device) {
+        true => tracker.enter_unit(number, work, held),
+        false => tracker.enter_elsewhere(number),
     })
 }
 
 /// Begins a step of a loop of one's own.
-pub(super) fn measured() -> Guard {
-    Guard::enter(true, |tracker, number| {
-        tracker.enter_unit(number, None, Vec::new());
-    })
+pub(in crate::layers) fn measured() -> Guard {
+    Guard::enter(|tracker, number| tracker.enter_unit(number, None, Vec::new()))
 }
 
 /// Begins a phase.
 pub(crate) fn phase(phase: Phase) -> Guard {
-    Guard::enter(false, |tracker, number| tracker.enter_phase(number, phase))
+    Guard::enter(|tracker, number| tracker.enter_phase(number, phase))
 }
 
 /// Where this thread is, for [`again`].
 pub(crate) fn place() -> u64 {
-    let place =
-        active().and_then(|shared| shared.on_this_thread(false, |tracker| tracker.place().1));
-    place.unwrap_or(PathId::ROOT).number()
+    current().number()
 }
 
 /// Goes back to a place, in the present phase.
 pub(crate) fn again(place: u64) -> Guard {
-    Guard::enter(false, |tracker, number| {
-        tracker.enter_place(number, PathId::numbered(place));
-    })
+    Guard::enter(|tracker, number| tracker.enter_place(number, PathId::numbered(place)))
 }
 
 /// Goes back to the span that was left last, for more of its work.
 pub(crate) fn last() -> Guard {
-    Guard::enter(false, Tracker::enter_last)
+    Guard::enter(Tracker::enter_last)
 }
 
 /// The layers that held the most at the highest use of the micro-batch in progress on this thread.
 pub(crate) fn largest(device: &Device) -> Vec<Holding> {
-    let shared = active().filter(|shared| shared.is_on(device));
-    let largest = shared.and_then(|shared| {
-        shared.on_this_thread(false, |tracker| {
+    let largest = active().and_then(|shared| {
+        shared.on_this_thread(|tracker| {
+            if !tracker.is_on(device) {
+                return Vec::new();
+            }
             tracker.settle();
             LayerReport::of(&tracker.unit).largest(LARGEST)
         })

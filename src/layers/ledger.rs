@@ -117,7 +117,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::layers::enabled::path::Part;
+    use crate::layers::path::Part;
 
     fn path(name: &'static str) -> PathId {
         PathId::ROOT.child(Part::Span(name, 0))

@@ -1,15 +1,13 @@
 //! What the handles of a `LayerMemory` share, the threads that it has seen, and which one measures.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use candle_core::Device;
 use parking_lot::{Mutex, RwLock};
 
-use super::path::{Part, PathId};
-use super::tracker::{Key, SpanKey, Tracker};
+use super::claims::{Claims, SpanKey};
+use super::tracker::{Key, Tracker};
 use crate::memory::DeviceMemory;
 
 #[derive(Debug)]
@@ -18,7 +16,7 @@ pub(super) struct Shared {
     number: u64,
     pub(super) memory: DeviceMemory,
     claims: Mutex<Claims>,
-    /// The threads that began a step.
+    /// The threads that entered something.
     trackers: Mutex<Vec<Arc<Mutex<Tracker>>>>,
     layers: AtomicU32,
 }
@@ -61,11 +59,6 @@ impl Shared {
         ACTIVE.load(Relaxed) == self.number
     }
 
-    /// Whether it measures this device.
-    pub(super) fn is_on(&self, device: &Device) -> bool {
-        self.memory.device().location() == device.location()
-    }
-
     /// A number for one more subscriber, whose spans have numbers of their own.
     pub(super) fn next_layer(&self) -> u32 {
         self.layers.fetch_add(1, Relaxed)
@@ -73,7 +66,7 @@ impl Shared {
 
     pub(super) fn enter(&self, span: SpanKey, name: impl FnOnce() -> Option<&'static str>) {
         let Some(name) = name() else { return };
-        self.on_this_thread(false, |tracker| {
+        self.on_this_thread(|tracker| {
             tracker.enter(Key::Span(span), name, |around, from| {
                 let mut claims = self.claims.lock();
                 match claims.known(span, around) {
@@ -88,20 +81,15 @@ impl Shared {
     }
 
     pub(super) fn exit(&self, span: SpanKey) {
-        self.on_this_thread(false, |tracker| tracker.leave(Key::Span(span)));
+        self.on_this_thread(|tracker| tracker.leave(Key::Span(span)));
     }
 
     pub(super) fn close(&self, span: SpanKey) {
         self.claims.lock().close(span);
     }
 
-    /// Runs `work` with this thread's state, if this is the one that measures and the thread has begun a step, or `begins` one. While the
-    /// thread ends, nothing is tracked any more.
-    pub(super) fn on_this_thread<T>(
-        &self,
-        begins: bool,
-        work: impl FnOnce(&mut Tracker) -> T,
-    ) -> Option<T> {
+    /// Runs `work` with this thread's state, if this is the one that measures. While the thread ends, nothing is tracked any more.
+    pub(super) fn on_this_thread<T>(&self, work: impl FnOnce(&mut Tracker) -> T) -> Option<T> {
         if !self.is_active() {
             return None;
         }
@@ -111,8 +99,7 @@ impl Shared {
         });
         let tracker = match known.ok()? {
             Some(tracker) => tracker,
-            None if begins => self.begin_thread()?,
-            None => return None,
+            None => self.begin_thread()?,
         };
         let mut tracker = tracker.lock();
         Some(work(&mut tracker))
@@ -151,50 +138,5 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // It fails if a newer one measures.
         let _ = ACTIVE.compare_exchange(self.number, 0, Relaxed, Relaxed);
-    }
-}
-
-/// The paths of spans. Models create their spans once and enter them in each forward pass, so a span keeps its number while it lives.
-/// Of those that are created anew each time, the first of a name within its parent is number 0 each time.
-#[derive(Debug, Default)]
-struct Claims {
-    /// The paths of each living span, by parent.
-    spans: HashMap<SpanKey, Vec<(PathId, PathId)>>,
-    taken: HashSet<PathId>,
-}
-
-impl Claims {
-    /// The path of a span that was entered within `parent` before.
-    fn known(&self, span: SpanKey, parent: PathId) -> Option<PathId> {
-        let paths = self.spans.get(&span)?;
-        let known = paths.iter().find(|(known, _)| *known == parent);
-        known.map(|(_, path)| *path)
-    }
-
-    /// Gives a span the first number from `from` on that no other living span has, and returns its path with the number.
-    fn claim(
-        &mut self,
-        span: SpanKey,
-        parent: PathId,
-        name: &'static str,
-        from: u32,
-    ) -> (PathId, u32) {
-        let mut number = from;
-        let path = loop {
-            let path = parent.child(Part::Span(name, number));
-            if path == parent || self.taken.insert(path) {
-                break path;
-            }
-            number = number.saturating_add(1);
-        };
-        self.spans.entry(span).or_default().push((parent, path));
-        (path, number)
-    }
-
-    /// Forgets a span that has ended.
-    fn close(&mut self, span: SpanKey) {
-        for (_, path) in self.spans.remove(&span).unwrap_or_default() {
-            self.taken.remove(&path);
-        }
     }
 }
