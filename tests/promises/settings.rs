@@ -251,7 +251,7 @@ proptest! {
 
     #[test]
     fn loaders(
-        [batch, ahead, skips] in [count(), count(), count()],
+        [batch, ahead, retries, skips] in [count(), count(), count(), count()],
         (workers, bytes) in (0usize..4, count()),
         [seed, epochs] in any::<[u64; 2]>(),
         name in "[a\0]{0,2}",
@@ -263,7 +263,7 @@ proptest! {
         let check_of = Check::new("numbers").dtype(DType::U32).shape([None]).range(range.0..range.1);
         made(check(&Tensor::arange(0u32, 5, &Device::Cpu).unwrap(), std::slice::from_ref(&check_of)));
         let builder = Loader::builder(Items(Vec::from_iter(0u32..30)), collate);
-        let builder = builder.batch(batch).ahead(ahead).skip_failures(skips);
+        let builder = builder.batch(batch).ahead(ahead).retries(retries).skip_failures(skips);
         let builder = builder.workers(workers).ahead_bytes(ByteSize(bytes as u64)).shuffle(seed);
         let builder = builder.epochs(epochs).name(name).check(check_of);
         if let Some(loader) = made(builder.build()) {
@@ -320,6 +320,7 @@ proptest! {
         builder = if on & 16 > 0 { builder.shard_size(ByteSize(size as u64)) } else { builder };
         made(builder.open());
         let size = ByteSize(size as u64);
+        made(FileSink::csv(path("a.csv")).rotate_at(size).open());
         made(FileSink::json_lines(path("a.jsonl")).rotate_at(size).open());
         made(IncidentLog::builder(path("log.jsonl")).rotate_at(size).open());
     }

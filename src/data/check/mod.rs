@@ -1,8 +1,8 @@
 //! What batches must be, as their user declares it.
 
+mod fault;
 mod values;
 
-use std::fmt::Debug;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -10,7 +10,8 @@ use candle_core::{DType, Tensor};
 
 use super::Tensors;
 use crate::error::{DataError, Result};
-use values::{Fault, Rules};
+use fault::{Fault, compare_shapes, conversion};
+use values::Rules;
 
 /// Checks a batch's tensors against what is declared of them, one [`Check`] for each, in the order of [`Tensors::tensors`].
 ///
@@ -30,7 +31,7 @@ use values::{Fault, Rules};
 /// let error = check(&(images, labels), &checks).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "the batch: sample 1, tensor `labels` holds 10 at [1], expected values in 0..10",
+///     "the batch: sample 1, tensor `labels` holds 10 at [1], expected values in 0..10; they seem to count from 1: subtract 1",
 /// );
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -53,7 +54,7 @@ pub fn check(batch: &impl Tensors, checks: &[Check]) -> Result<()> {
 /// use candle_headroom::data::{Check, check};
 ///
 /// // Token ids of a vocabulary of 32,000, and targets of which some do not count.
-/// let tokens = Check::new("tokens").dtype(DType::U32).shape([None, Some(3)]).range(0..32_000);
+/// let tokens = Check::new("tokens").dtype(DType::U32).shape([None, Some(3)]).range(0..32_000).varies();
 /// let targets = Check::new("targets").dtype(DType::I64).shape([None, Some(3)]).range(0..32_000).ignore(-100);
 /// let batch = (Tensor::new(&[[5u32, 1, 2]], &Device::Cpu)?, Tensor::new(&[[1i64, 2, -100]], &Device::Cpu)?);
 /// check(&batch, &[tokens, targets])?;
@@ -93,9 +94,8 @@ impl Check {
 
     /// Requires values within a range, such as `0..10` for labels of 10 classes, `0..vocabulary` for token ids, or `0..=1` for pixels.
     /// NaN is in no range.
-    pub fn range(mut self, range: impl RangeBounds<i64> + Debug) -> Self {
-        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.rules.bounds = Some((bounds, format!("{range:?}")));
+    pub fn range(mut self, range: impl RangeBounds<i64>) -> Self {
+        self.rules.bounds = Some((range.start_bound().cloned(), range.end_bound().cloned()));
         self
     }
 
@@ -111,12 +111,22 @@ impl Check {
         self
     }
 
+    /// Requires that not all values are equal, and not all samples if there are several. A batch of labels that are all equal comes
+    /// from sorted samples that were not shuffled, and equal inputs often from a decoder that fails without saying so.
+    pub fn varies(mut self) -> Self {
+        self.rules.varies = true;
+        self
+    }
+
     /// Looks at dtype and shape, then at the values, those on a GPU only if `copies`.
     fn look(&self, tensor: &Tensor, may_be_empty: bool, copies: bool) -> Result<(), Fault> {
         let found = tensor.dtype();
         if let Some(expected) = self.dtype.filter(|expected| *expected != found) {
-            let found = format!("has dtype {}", found.as_str());
-            return Err(Fault::whole(found, expected.as_str()));
+            let remedy = conversion(found, expected);
+            return Err(Fault::whole(
+                format!("has dtype {}", found.as_str()),
+                format!("{}; {remedy}", expected.as_str()),
+            ));
         }
         if let Some(expected) = &self.shape {
             compare_shapes(tensor.dims(), expected)?;
@@ -197,20 +207,4 @@ fn look(
         })?;
     }
     Ok(())
-}
-
-/// Compares sizes; `None` is any.
-fn compare_shapes(found: &[usize], expected: &[Option<usize>]) -> Result<(), Fault> {
-    let mut sizes = found.iter().zip(expected);
-    let is_same = found.len() == expected.len()
-        && sizes.all(|(found, expected)| expected.is_none_or(|expected| expected == *found));
-    if is_same {
-        return Ok(());
-    }
-    let size = |size: &Option<usize>| size.map_or("_".to_owned(), |size| size.to_string());
-    let sizes: Vec<_> = expected.iter().map(size).collect();
-    Err(Fault::whole(
-        format!("has shape {found:?}"),
-        format!("[{}]", sizes.join(", ")),
-    ))
 }

@@ -2,43 +2,26 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use half::{bf16, f16};
+use num_traits::Bounded;
 
-/// A tensor is not what was declared.
-#[derive(Debug)]
-pub(super) struct Fault {
-    /// The row of its first dimension, if it is one row's fault.
-    pub(super) row: Option<usize>,
-    pub(super) found: String,
-    pub(super) expected: String,
-}
-
-impl Fault {
-    /// A fault of the whole tensor.
-    pub(super) fn whole(found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self {
-            row: None,
-            found: found.into(),
-            expected: expected.into(),
-        }
-    }
-}
+use super::fault::Fault;
 
 /// The range that values must be in.
 pub(super) type Bounds = (Bound<i64>, Bound<i64>);
 
 /// What the values of a tensor must be.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rules {
-    /// The range that values must be in, and as it is written.
-    pub(super) bounds: Option<(Bounds, String)>,
+    pub(super) bounds: Option<Bounds>,
     /// Allowed outside of the bounds.
     pub(super) ignored: Option<i64>,
     pub(super) finite: bool,
+    pub(super) varies: bool,
 }
 
 /// Looks at the values of a tensor that has some.
 pub(super) fn look(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
-    if rules.bounds.is_none() && !rules.finite {
+    if rules.bounds.is_none() && !rules.finite && !rules.varies {
         return Ok(());
     }
     let unread = |reason: String| Fault::whole(format!("cannot be read: {reason}"), "its values");
@@ -88,29 +71,42 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn integers<T: WithDType + Into<i64>>(&self, all: &[T]) -> Result<(), Fault> {
-        self.values(all, |_| true, T::into, |bound| bound)
+    fn integers<T: WithDType + Bounded + Into<i64>>(&self, all: &[T]) -> Result<(), Fault> {
+        let ignored = self.rules.ignored;
+        let remedy = |bounds: &Bounds, values: &[T], value: i64| {
+            let counts = values.iter().map(|value| (*value).into());
+            let lowest = counts.filter(|value| ignored != Some(*value)).min();
+            let lowest = lowest.unwrap_or(value);
+            Some(of_integer(value, lowest, bounds, T::max_value().into()))
+        };
+        self.values(all, |_| true, T::into, |bound| bound, remedy)
     }
 
     fn floats<T: WithDType>(&self, all: &[T], is_finite: fn(T) -> bool) -> Result<(), Fault> {
-        self.values(all, is_finite, T::to_f64, |bound| bound as f64)
+        let remedy = |bounds: &Bounds, _: &[T], value: f64| {
+            let is_pixel = end(bounds) == Some(2) && (1. ..=255.).contains(&value);
+            is_pixel.then(|| "divide pixels by 255".to_owned())
+        };
+        self.values(all, is_finite, T::to_f64, |bound| bound as f64, remedy)
     }
 
-    /// Looks at values as numbers that hold each of them: integers of 64 bits or floats of 64 bits.
+    /// Looks at values as numbers that hold each of them: integers of 64 bits or floats of 64 bits. `remedy` says what to do about a value
+    /// that is out of bounds.
     fn values<T: WithDType, N: Copy + PartialOrd>(
         &self,
         all: &[T],
         is_finite: impl Fn(T) -> bool,
         number: impl Fn(T) -> N,
         bound: impl Fn(i64) -> N,
+        remedy: impl FnOnce(&Bounds, &[T], N) -> Option<String>,
     ) -> Result<(), Fault> {
         let values = all.get(self.range.clone()).unwrap_or_default();
         if self.rules.finite
             && let Some(place) = find(values, |value| !is_finite(value))
         {
-            return Err(self.fault(values, place, "finite values".to_owned()));
+            return Err(self.fault(values, place, |_| "finite values".to_owned()));
         }
-        if let Some((bounds, text)) = &self.rules.bounds {
+        if let Some(bounds) = &self.rules.bounds {
             let (within, ignored) = (
                 (bounds.0.map(&bound), bounds.1.map(&bound)),
                 self.rules.ignored.map(&bound),
@@ -120,13 +116,51 @@ impl Look<'_> {
                 !within.contains(&value) && ignored != Some(value)
             };
             if let Some(place) = find(values, is_bad) {
-                return Err(self.fault(values, place, format!("values in {text}")));
+                return Err(self.fault(values, place, |value| {
+                    let remedy = remedy(bounds, values, number(value));
+                    let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
+                    format!("values in {}{remedy}", text(bounds))
+                }));
             }
+        }
+        self.variation(values)
+    }
+
+    /// Compares the values, and the rows, with the first.
+    fn variation<T: WithDType>(&self, values: &[T]) -> Result<(), Fault> {
+        let Some(first) = values.first().filter(|_| self.rules.varies) else {
+            return Ok(());
+        };
+        if values.len() > 1 && values.iter().all(|value| value == first) {
+            return Err(Fault::whole(
+                format!("holds only {first}"),
+                "values that differ; shuffle sorted samples, and look at what makes this tensor",
+            ));
+        }
+        let rows = self.dims.first().copied().unwrap_or(1);
+        let mut samples = values.chunks_exact(self.row());
+        let first = samples.next();
+        if rows > 1 && samples.all(|sample| Some(sample) == first) {
+            return Err(Fault::whole(
+                format!("holds {rows} samples that are all equal"),
+                "samples that differ; look at what reads them",
+            ));
         }
         Ok(())
     }
 
-    fn fault<T: WithDType>(&self, values: &[T], place: usize, expected: String) -> Fault {
+    /// Elements of a row.
+    fn row(&self) -> usize {
+        let sizes = self.dims.iter().skip(1);
+        sizes.product::<usize>().max(1)
+    }
+
+    fn fault<T: WithDType>(
+        &self,
+        values: &[T],
+        place: usize,
+        expected: impl FnOnce(T) -> String,
+    ) -> Fault {
         let mut rest = place;
         let mut at: Vec<_> = self
             .dims
@@ -147,7 +181,7 @@ impl Look<'_> {
         Fault {
             row: at.first().copied(),
             found,
-            expected,
+            expected: expected(value),
         }
     }
 }
@@ -160,4 +194,49 @@ fn find<T: Copy>(values: &[T], is_bad: impl Fn(T) -> bool) -> Option<usize> {
     let before = blocks.position(has_bad)? * BLOCK;
     let mut rest = values.get(before..)?.iter();
     Some(before + rest.position(|value| is_bad(*value))?)
+}
+
+/// The smallest integer in the range.
+fn first(bounds: &Bounds) -> Option<i64> {
+    match bounds.0 {
+        Bound::Included(first) => Some(first),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The smallest integer above the range.
+fn end(bounds: &Bounds) -> Option<i64> {
+    match bounds.1 {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(end),
+        Bound::Unbounded => None,
+    }
+}
+
+/// As Rust writes ranges.
+fn text(bounds: &Bounds) -> String {
+    let first = match bounds.0 {
+        Bound::Included(first) => first.to_string(),
+        Bound::Excluded(before) => format!("(above {before})"),
+        Bound::Unbounded => String::new(),
+    };
+    match bounds.1 {
+        Bound::Included(last) => format!("{first}..={last}"),
+        Bound::Excluded(end) => format!("{first}..{end}"),
+        Bound::Unbounded => format!("{first}.."),
+    }
+}
+
+/// What to do about an integer outside of its range; `lowest` is the smallest one that counts.
+fn of_integer(value: i64, lowest: i64, bounds: &Bounds, largest: i64) -> String {
+    let first = first(bounds);
+    let second = first.and_then(|first| first.checked_add(1));
+    if end(bounds) == Some(value) && second == Some(lowest) {
+        format!("they seem to count from {lowest}: subtract 1")
+    } else if value == largest || first.is_some_and(|first| value < first) {
+        format!("call `.ignore({value})` if it marks what does not count")
+    } else {
+        "the range must cover all classes, or the whole vocabulary with its added tokens".to_owned()
+    }
 }

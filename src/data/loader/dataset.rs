@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::Loader;
 use super::builder::LoaderBuilder;
-use super::jobs::{Job, Jobs, Plan, SPARES};
+use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
 use super::produce::{Made, Maker, Produce};
 use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
@@ -37,28 +37,48 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
+    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. At the end of each
+    /// epoch, the samples of a part have been drawn equally often, give or take one. See [`Concat`](crate::data::Concat).
+    pub fn mixture(mut self, weights: impl Into<Vec<f64>>) -> Self {
+        self.mixture = Some(weights.into());
+        self
+    }
+
+    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
+    pub fn samples(mut self, samples: usize) -> Self {
+        self.samples = Some(samples);
+        self
+    }
+
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, or a rank that is not below the number of ranks. Any error
-    /// of the driver of [`device`](Self::device).
+    /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
+    /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let dataset = &self.source;
         let len = dataset.len();
-        let order = Order::new(len, self.seed);
+        let (order, text) = match &self.mixture {
+            Some(weights) => {
+                let samples = self.samples.unwrap_or(len);
+                Order::mixed(samples, self.seed.unwrap_or(0), &dataset.parts(), weights)?
+            }
+            None => Order::new(len, self.seed),
+        };
         if self.batching.windows(order.len()) == 0 {
             if len == 0 {
                 return Err(without_samples(&dataset.name()));
             }
             return Err(invalid!(
                 Data,
-                "{} has {len} samples, too few for one batch, and `drop_last` leaves them out",
-                dataset.name()
+                "{} has {} samples, too few for one batch, and `drop_last` leaves them out",
+                dataset.name(),
+                order.len()
             ));
         }
         self.maker.name = dataset.name();
-        let reader = self.reader(&self.maker.name, Some(len), order.text());
+        let reader = self.reader(&self.maker.name, Some(len), text);
         let dataset = Arc::new(self.source);
         let costs = Arc::clone(&dataset);
         let plan = Plan::Dataset {
@@ -71,7 +91,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             dataset,
             maker: self.maker,
         };
-        let jobs = Jobs::new(plan, self.rank, self.epochs);
+        let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
         Loader::new(
             reader,
             jobs,
@@ -129,6 +149,6 @@ impl<D: Dataset, B: Tensors> FromDataset<D, B> {
     }
 
     fn sample(&self, index: usize) -> Result<D::Sample> {
-        self.maker.read(index, || self.dataset.get(index))
+        self.maker.read_again(index, || self.dataset.get(index))
     }
 }

@@ -39,6 +39,8 @@ pub(super) type Skipped = Arc<AtomicUsize>;
 /// What to do about a sample that cannot be read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failing {
+    /// How often it is read again.
+    pub(super) retries: usize,
     /// How many samples may be left out in all.
     pub(super) skips: usize,
     pub(super) skipped: Skipped,
@@ -72,7 +74,7 @@ pub(super) struct Maker<S, B> {
     pub(super) failing: Failing,
 }
 
-impl<S, B: Tensors> Maker<S, B> {
+impl<S, B> Maker<S, B> {
     /// Runs the user's code that reads a sample.
     pub(super) fn read<T>(
         &self,
@@ -100,6 +102,26 @@ impl<S, B: Tensors> Maker<S, B> {
         }
     }
 
+    /// The same, as often as [`Failing`] says. A panic is final: it may have left the dataset in any state.
+    pub(super) fn read_again<T>(
+        &self,
+        index: usize,
+        read: impl Fn() -> Result<T, BoxedError>,
+    ) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            match self.read(index, &read) {
+                Err(Error::Data(error)) if tries < self.failing.retries => {
+                    tries += 1;
+                    tracing::debug!(index, tries, %error, "reading a sample again");
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
+impl<S, B: Tensors> Maker<S, B> {
     /// Makes a batch of the samples of a job that are this rank's, of `all` ranks' so many. Without any, and if other ranks may have some,
     /// it is what `empty` makes; `None` if the loader was dropped meanwhile.
     pub(super) fn batch(

@@ -30,6 +30,8 @@ use crate::fixed_file::FixedFile;
 ///
 /// let lines = Lines::open(&path)?;
 /// assert_eq!((lines.len(), lines.get(2)?), (4, "two".to_owned()));
+/// let lines = Lines::builder(&path).skip_blank().open()?;
+/// assert_eq!((lines.len(), lines.get(2)?), (3, "three".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug)]
@@ -37,14 +39,46 @@ pub struct Lines {
     index: Index,
 }
 
+/// Settings of [`Lines`], from [`Lines::builder`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LinesBuilder {
+    path: PathBuf,
+    skips_blank: bool,
+}
+
 impl Lines {
     /// Opens a file and finds its lines; blank ones are samples too.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file cannot be read or is empty.
+    /// Those of [`LinesBuilder::open`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let index = Index::open(&path.into(), false)?;
-        Ok(Self { index })
+        Self::builder(path).open()
+    }
+
+    /// Describes a file of lines.
+    pub fn builder(path: impl Into<PathBuf>) -> LinesBuilder {
+        LinesBuilder {
+            path: path.into(),
+            skips_blank: false,
+        }
+    }
+}
+
+impl LinesBuilder {
+    /// Leaves out the lines of nothing but ASCII whitespace.
+    pub fn skip_blank(mut self) -> Self {
+        self.skips_blank = true;
+        self
+    }
+
+    /// Opens the file and finds its lines.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file cannot be read or is empty.
+    pub fn open(self) -> Result<Lines> {
+        let index = Index::open(&self.path, self.skips_blank)?;
+        Ok(Lines { index })
     }
 }
 
@@ -69,7 +103,7 @@ impl Dataset for Lines {
         })?)
     }
 
-    /// Returns the bytes of the line with its ending.
+    /// Returns the bytes from this line to the next one that is a sample.
     fn cost(&self, index: usize) -> usize {
         self.index.cost(index)
     }

@@ -1,6 +1,7 @@
 //! Samples that cannot be read, and the user's code that panics.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::Tensor;
 use candle_headroom::data::{Concat, Dataset, Items, Loader, LoaderBuilder};
@@ -8,11 +9,13 @@ use candle_headroom::error::{BoxedError, DataError, Error};
 
 use super::{collate, held};
 
-/// Fails, or panics, at some indices.
+/// Fails, or panics, at some indices; at `flaky` every other time only.
 #[derive(Default)]
 struct Faulty {
     bad: BTreeSet<usize>,
     panics: BTreeSet<usize>,
+    flaky: BTreeSet<usize>,
+    reads: AtomicUsize,
 }
 
 impl Dataset for Faulty {
@@ -23,8 +26,9 @@ impl Dataset for Faulty {
     }
 
     fn get(&self, index: usize) -> Result<u32, BoxedError> {
+        let reads = self.reads.fetch_add(1, SeqCst);
         assert!(!self.panics.contains(&index), "cannot stand {index}");
-        if self.bad.contains(&index) {
+        if self.bad.contains(&index) || self.flaky.contains(&index) && reads.is_multiple_of(2) {
             return Err(format!("no {index} today").into());
         }
         Ok(u32::try_from(index)?)
@@ -39,6 +43,7 @@ fn faulty(bad: &[usize], panics: &[usize]) -> LoaderBuilder<Faulty, Tensor> {
     let dataset = Faulty {
         bad: bad.iter().copied().collect(),
         panics: panics.iter().copied().collect(),
+        ..Faulty::default()
     };
     Loader::builder(dataset, collate).batch(3)
 }
@@ -108,8 +113,21 @@ fn failures_are_skipped_up_to_a_number() {
 }
 
 #[test]
-fn a_panic_of_a_dataset_is_an_error() {
-    let mut loader = faulty(&[], &[0]).workers(0).build().unwrap();
+fn failures_are_read_again() {
+    let dataset = Faulty {
+        flaky: (0..12).collect(),
+        ..Faulty::default()
+    };
+    // The first read of a sample fails, the second does not.
+    let mut loader = Loader::builder(dataset, collate)
+        .batch(12)
+        .retries(1)
+        .workers(0)
+        .build()
+        .unwrap();
+    assert_eq!(held(&loader.next().unwrap().unwrap()).len(), 12);
+    // A panic is not tried again.
+    let mut loader = faulty(&[], &[0]).retries(5).workers(0).build().unwrap();
     let error = loader.next().unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -207,6 +225,7 @@ fn settings_that_cannot_be_meant_are_refused() {
         builder().ahead(0),
         builder().rank(2, 2),
         builder().rank(0, 0),
+        builder().samples(5),
         builder().workers(1 << 20),
         builder().name(""),
         builder().name("a\0b"),

@@ -1,7 +1,5 @@
 //! Positions, and trainers that know how far their data was consumed.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{Consumer, Event, Fixed};
 use candle_headroom::data::{Concat, Loaded, Loader, Position, Stream};
@@ -75,7 +73,6 @@ fn a_position_of_other_batches_is_refused() {
         numbers(10).batch(3).shuffle(1),
         numbers(10).batch(2).shuffle(2),
         numbers(10).batch(2),
-        numbers(10).batch(2).shuffle(1).drop_last(),
         numbers(10).batch_cost(2).shuffle(1),
     ];
     for other in others {
@@ -235,22 +232,86 @@ fn counters_that_cannot_be_read_change_nothing() {
     assert_eq!(trainer.updates(), 0);
 }
 
-/// A part that is listed several times is read so often in each epoch.
 #[test]
-fn parts_of_a_mixture_come_as_often_as_they_are_listed() {
-    let [all, few] = [Numbers(100), Numbers(20)].map(Arc::new);
-    let parts = Concat(vec![all, Arc::clone(&few), few]);
-    let loader = Loader::builder(parts, collate)
-        .shuffle(1)
-        .batch(70)
-        .epochs(3);
-    let mut drawn = vec![0; 140];
-    for batch in &mut loader.build().unwrap() {
-        let indices = batch.unwrap().indices;
-        assert!(indices.iter().any(|index| *index >= 100), "not mixed");
-        indices.into_iter().for_each(|index| drawn[index] += 1);
+fn parts_of_a_mixture_come_by_weight() {
+    let parts = Concat(vec![Numbers(100), Numbers(20), Numbers(4)]);
+    let builder = Loader::builder(parts, collate)
+        .mixture([1., 1., 2.])
+        .samples(80);
+    let mut loader = builder.shuffle(1).batch(80).epochs(5).build().unwrap();
+    let mut drawn = vec![0; 124];
+    for batch in &mut loader {
+        let batch = batch.unwrap();
+        let mut shares = [0; 3];
+        for &index in &batch.indices {
+            drawn[index] += 1;
+            shares[usize::from(index >= 100) + usize::from(index >= 120)] += 1;
+        }
+        assert_eq!(shares, [20, 20, 40]);
     }
-    assert_eq!(drawn, [3; 140]);
+    // A part is read through before any of its samples comes again.
+    assert!(drawn[..100].iter().all(|times| *times == 1));
+    assert!(drawn[100..120].iter().all(|times| *times == 5));
+    assert!(drawn[120..].iter().all(|times| *times == 50));
+    let refused = Loader::builder(Numbers(3), collate)
+        .mixture([1., 1.])
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "`mixture` needs a weight of at least 0 for each of 1 parts, not all 0, got [1.0, 1.0]"
+    );
+}
+
+/// What changes the order or the batches changes the position's text.
+#[test]
+fn a_position_of_another_mixture_is_refused() {
+    let mixture = |sizes: [usize; 2], samples, weights: [f64; 2]| {
+        let parts = Concat(sizes.map(Numbers).into());
+        let builder = Loader::builder(parts, collate)
+            .mixture(weights)
+            .samples(samples);
+        builder.batch(4).build().unwrap()
+    };
+    let mut loader = mixture([100, 10], 50, [1., 2.]);
+    loader.next().unwrap().unwrap();
+    let position = loader.state().clone();
+    for mut other in [
+        mixture([10, 100], 50, [1., 2.]),
+        mixture([100, 10], 60, [1., 2.]),
+        mixture([100, 10], 50, [2., 1.]),
+    ] {
+        let error = other.load_state(&position).unwrap_err().to_string();
+        assert!(
+            error.contains("order: saved 50 by 0 from 1 of 100 + 2 of 10, here "),
+            "{error}"
+        );
+    }
+    let mut kept = numbers(10).batch(4).build().unwrap();
+    kept.next().unwrap().unwrap();
+    let mut dropping = numbers(10).batch(4).drop_last().build().unwrap();
+    assert!(dropping.load_state(kept.state()).is_err());
+
+    // A part that would never be drawn.
+    let parts = Concat(vec![Numbers(5), Numbers(5)]);
+    let refused = Loader::builder(parts, collate)
+        .mixture([1., 0.001])
+        .build()
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("too little for one of an epoch's 10 samples"),
+        "{refused}"
+    );
+    // The text of many parts stays short.
+    let many = Concat((1..200).map(Numbers).collect());
+    let loader = Loader::builder(many, collate)
+        .mixture(vec![1.; 199])
+        .build()
+        .unwrap();
+    let text = serde_json::to_string(loader.state()).unwrap();
+    assert!(text.len() <= 240, "{text}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Files of samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
+use candle_core::{Device, Tensor};
 use candle_headroom::data::{
-    Dataset, JsonLines, Lines, TokenType, TokenWindow, Tokens, TokensBuilder,
+    Dataset, JsonLines, Lines, SafetensorsDataset, TokenType, TokenWindow, Tokens, TokensBuilder,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +43,7 @@ fn lines_and_json_lines() {
     let read = |content: &[u8]| {
         fs::write(&path, content).unwrap();
         let lines = read_all(Lines::open(&path));
+        assert_eq!(lines, read_all(Lines::builder(&path).skip_blank().open()));
         assert_eq!(lines, read_all(JsonLines::<Value>::open(&path)));
         assert_eq!(lines, read_all(JsonLines::<Review>::open(&path)));
         lines
@@ -100,6 +102,41 @@ fn token_files_with_llm_c_headers() {
     }
 }
 
+/// A safetensors file with this header.
+pub fn with_json(json: &[u8], data: &[u8]) -> Vec<u8> {
+    [&(json.len() as u64).to_le_bytes()[..], json, data].concat()
+}
+
+/// The header of a safetensors file, and what follows it.
+pub fn parts(file: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (len, rest) = file.split_first_chunk().expect("a length");
+    let (json, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    (json.to_vec(), data.to_vec())
+}
+
+#[test]
+fn safetensors_files() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.safetensors");
+    let x = Tensor::arange(0f32, 20., &Device::Cpu).unwrap();
+    let y = Tensor::arange(0u32, 5, &Device::Cpu).unwrap();
+    let tensors = HashMap::from([("x", x.reshape((5, 4)).unwrap()), ("y", y)]);
+    candle_core::safetensors::save(&tensors, &path).unwrap();
+    let valid = fs::read(&path).unwrap();
+    let read = |content: &[u8]| {
+        fs::write(&path, content).unwrap();
+        read_all(SafetensorsDataset::builder(&path).tensors(["y"]).open());
+        read_all(SafetensorsDataset::builder(&path).open())
+    };
+    attack("safetensors", CASES, &valid, read);
+    // The header alone, whose length is right.
+    let (json, data) = parts(&valid);
+    attack("header of safetensors", CASES, &json, |json| {
+        read(&with_json(json, &data))
+    });
+}
+
 #[cfg(feature = "parquet")]
 mod rows {
     use candle_headroom::ByteSize;
@@ -140,7 +177,7 @@ mod rows {
 
 #[cfg(feature = "image")]
 mod pictures {
-    use candle_headroom::data::ImageFolder;
+    use candle_headroom::data::{Channels, ImageFolder};
     use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 
     use super::*;
@@ -160,8 +197,8 @@ mod pictures {
             let read = |content: &[u8]| {
                 fs::write(&path, content).unwrap();
                 let builder = || ImageFolder::builder(folder.path()).max_pixels(1 << 14);
-                read_all(builder().size(3, 70).open());
-                read_all(builder().open())
+                read_all(builder().size(3, 70).channels(Channels::Gray).open());
+                read_all(builder().channels(Channels::Rgba).open())
             };
             attack(name, CASES, &valid.into_inner(), read);
             fs::remove_file(path).unwrap();

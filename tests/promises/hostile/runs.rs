@@ -17,6 +17,7 @@ use candle_headroom::{
 };
 use serde_json::{Value, json};
 
+use super::data::{parts, with_json};
 use super::{attack, is_told};
 use crate::support::alone;
 
@@ -95,18 +96,6 @@ impl Run {
     fn load(state: &StateDict) -> bool {
         Self::try_to(|run| run.trainer.load_state(state))
     }
-}
-
-/// A safetensors file with this header.
-fn with_json(json: &[u8], data: &[u8]) -> Vec<u8> {
-    [&(json.len() as u64).to_le_bytes()[..], json, data].concat()
-}
-
-/// The header of a safetensors file, and what follows it.
-fn parts(file: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let (len, rest) = file.split_first_chunk().expect("a length");
-    let (json, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
-    (json.to_vec(), data.to_vec())
 }
 
 #[test]

@@ -1,8 +1,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::content::{Content, read_header};
-use super::{Cut, TokenType, Tokens};
+use super::content::Content;
+use super::dataset::Cut;
+use super::header::read_header;
+use super::{TokenType, Tokens};
 use crate::data::dataset::without_samples;
 use crate::data::sources::open;
 use crate::error::{DataError, Error, Result, invalid};

@@ -1,9 +1,11 @@
 //! Files that are written while they are open: an error that names the file and what changed, never a signal or wrong samples.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use candle_headroom::data::{Dataset, JsonLines, Lines, Tokens, stack_tokens};
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::data::{Dataset, JsonLines, Lines, SafetensorsDataset, Tokens, stack_tokens};
 use serde_json::Value;
 
 #[cfg(feature = "parquet")]
@@ -66,6 +68,15 @@ fn a_file_written_anew_is_noticed_by_every_dataset() {
         let stacked = stack_tokens(windows.to_vec());
         stacked.err().map(|error| error.to_string())
     });
+    let whole = file(b"");
+    let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu).unwrap();
+    candle_core::safetensors::save(&HashMap::from([("x", x)]), whole.path()).unwrap();
+    let content = std::fs::read(whole.path()).unwrap();
+    is_noticed(
+        &content,
+        |path| SafetensorsDataset::builder(path).open(),
+        first,
+    );
 }
 
 #[cfg(feature = "parquet")]

@@ -8,6 +8,7 @@ mod json;
 mod lines;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod safetensors;
 mod tensors;
 mod tokens;
 

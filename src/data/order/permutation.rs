@@ -1,52 +1,4 @@
-//! The order of samples as a function: no list of them is kept, however many there are.
-
 use crate::mix::mix;
-
-/// The sample at each place of each epoch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Order {
-    /// Places in an epoch.
-    len: usize,
-    /// Without a seed samples come in the order of their indices.
-    seed: Option<u64>,
-}
-
-impl Order {
-    pub(super) fn new(len: usize, seed: Option<u64>) -> Self {
-        Self { len, seed }
-    }
-
-    /// The words by which saved positions compare it.
-    pub(super) fn text(&self) -> String {
-        let shuffled = self.seed.map(|seed| format!("shuffled by {seed}"));
-        shuffled.unwrap_or_else(|| "as stored".to_owned())
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The index of the sample at a place of an epoch.
-    pub(super) fn index(&self, epoch: u64, place: usize) -> usize {
-        match self.seed {
-            Some(seed) => permuted(self.len, [seed, epoch, 0], place),
-            None => place,
-        }
-    }
-
-    /// The order in which the `count` batches of a window come: with a seed, mixed.
-    pub(super) fn batch(&self, epoch: u64, window: usize, count: usize, place: usize) -> usize {
-        match self.seed {
-            Some(seed) => permuted(count, [!seed, epoch, window as u64], place),
-            None => place,
-        }
-    }
-}
-
-fn permuted(len: usize, [seed, epoch, part]: [u64; 3], place: usize) -> usize {
-    let key = mix(seed ^ mix(epoch ^ mix(part)));
-    Permutation::new(len as u64, key).at(place as u64) as usize
-}
 
 const ROUNDS: u64 = 6;
 
@@ -56,7 +8,7 @@ const ROUNDS: u64 = 6;
 /// result that is not below `len` goes through it again until it is (cycle walking, Black & Rogaway 2002), fewer than two times on
 /// average.
 #[derive(Debug, Clone, Copy)]
-struct Permutation {
+pub struct Permutation {
     key: u64,
     len: u64,
     /// Bits of each half. They change places with each of the rounds, whose number is even.
@@ -64,7 +16,7 @@ struct Permutation {
 }
 
 impl Permutation {
-    fn new(len: u64, key: u64) -> Self {
+    pub fn new(len: u64, key: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         Self {
             key,
@@ -74,7 +26,7 @@ impl Permutation {
     }
 
     /// The number at a place below `len`; another place is returned as it is.
-    fn at(&self, place: u64) -> u64 {
+    pub fn at(&self, place: u64) -> u64 {
         if place >= self.len {
             return place;
         }
@@ -146,16 +98,5 @@ mod tests {
             (0..100_000).filter(|place| order.at(*place).abs_diff(order.at(place + 1)) < 1000);
         // By chance about 0.2 % of the pairs.
         assert!((100..300).contains(&close.count()));
-    }
-
-    #[test]
-    fn epochs_differ_and_repeat() {
-        let order = Order::new(1000, Some(1));
-        let epoch =
-            |epoch| -> Vec<_> { (0..1000).map(|place| order.index(epoch, place)).collect() };
-        assert_eq!(epoch(0), epoch(0));
-        let same = epoch(0).into_iter().zip(epoch(1)).filter(|(a, b)| a == b);
-        assert!(same.count() < 10);
-        assert!((0..1000).all(|place| Order::new(1000, None).index(5, place) == place));
     }
 }
