@@ -320,7 +320,6 @@ proptest! {
         builder = if on & 16 > 0 { builder.shard_size(ByteSize(size as u64)) } else { builder };
         made(builder.open());
         let size = ByteSize(size as u64);
-        made(FileSink::csv(path("a.csv")).rotate_at(size).open());
         made(FileSink::json_lines(path("a.jsonl")).rotate_at(size).open());
         made(IncidentLog::builder(path("log.jsonl")).rotate_at(size).open());
     }
