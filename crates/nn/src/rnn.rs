@@ -1,88 +1,130 @@
-//! Recurrent layers of [`candle_nn::rnn`]. f16 and bf16 are computed in f32 and rounded at the end, so that gradients are summed over
+//! Recurrent layers as in [`candle_nn::rnn`]. f16 and bf16 are computed in f32 and rounded at the end, so that gradients are summed over
 //! samples and positions in f32.
 
-use std::collections::HashMap;
-
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 pub use candle_nn::rnn::*;
 
 use super::conv::widened;
+use super::linear::Linear;
+use super::ops::sigmoid;
 
-/// The parameters of a layer, by their names.
+/// What a layer multiplies its input and its state by. Each product has the rows of all gates.
 #[derive(Clone, Debug)]
-struct Parameters {
-    tensors: HashMap<String, Tensor>,
-    in_dim: usize,
+struct Cell {
+    of_input: Linear,
+    of_state: Linear,
     hidden_dim: usize,
-    dtype: DType,
-    device: Device,
 }
 
-impl Parameters {
-    /// Those of `gates` gates, whose names end with `suffix`. `inits` are those of weight and bias, for the input and for the state.
+impl Cell {
+    /// The parameters of `gates` gates, whose names end with `suffix`. `inits` are those of both weights and of both biases.
     fn new(
         gates: usize,
         (in_dim, hidden_dim): (usize, usize),
-        inits: [(Init, Option<Init>); 2],
+        inits: ([Init; 2], [Option<Init>; 2]),
         suffix: &str,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let rows = gates * hidden_dim;
-        let mut tensors = HashMap::new();
-        let parts = [("ih", in_dim), ("hh", hidden_dim)].into_iter().zip(inits);
-        for ((part, columns), (weight, bias)) in parts {
-            let name = format!("weight_{part}_{suffix}");
-            let weight = vb.get_with_hints((rows, columns), &name, weight)?;
-            tensors.insert(name, weight);
-            if let Some(bias) = bias {
-                let name = format!("bias_{part}_{suffix}");
-                let bias = vb.get_with_hints(rows, &name, bias)?;
-                tensors.insert(name, bias);
-            }
-        }
+        let layer = |columns, weight: Init, bias: Option<Init>, name: &str| -> Result<Linear> {
+            let rows = gates * hidden_dim;
+            let weight =
+                vb.get_with_hints((rows, columns), &format!("weight_{name}_{suffix}"), weight)?;
+            let bias =
+                bias.map(|bias| vb.get_with_hints(rows, &format!("bias_{name}_{suffix}"), bias));
+            Ok(Linear::new(weight, bias.transpose()?))
+        };
+        let ([input, state], [input_bias, state_bias]) = inits;
         Ok(Self {
-            tensors,
-            in_dim,
+            of_input: layer(in_dim, input, input_bias, "ih")?,
+            of_state: layer(hidden_dim, state, state_bias, "hh")?,
             hidden_dim,
-            dtype: vb.dtype(),
-            device: vb.device().clone(),
         })
     }
 
+    fn dtype(&self) -> DType {
+        self.of_input.weight().dtype()
+    }
+
+    fn device(&self) -> &Device {
+        self.of_input.weight().device()
+    }
+
     fn zeros(&self, batch: usize) -> Result<Tensor> {
-        Tensor::zeros((batch, self.hidden_dim), self.dtype, &self.device)
+        Tensor::zeros((batch, self.hidden_dim), self.dtype(), self.device())
     }
 
-    /// candle's layer, in the type that sums are computed in. The graph leads to the parameters.
-    fn wide<L>(&self, new: impl Fn(usize, usize, VarBuilder) -> Result<L>) -> Result<L> {
-        let (tensors, wide) = (self.tensors.clone(), widened(self.dtype));
-        let vb = VarBuilder::from_tensors(tensors, wide, &self.device);
-        new(self.in_dim, self.hidden_dim, vb)
+    /// The same in the type that sums are computed in.
+    fn widened(&self) -> Result<Self> {
+        let wide = widened(self.dtype());
+        let layer = |layer: &Linear| -> Result<Linear> {
+            let bias = layer.bias().map(|bias| bias.to_dtype(wide));
+            Ok(Linear::new(
+                layer.weight().to_dtype(wide)?,
+                bias.transpose()?,
+            ))
+        };
+        Ok(Self {
+            of_input: layer(&self.of_input)?,
+            of_state: layer(&self.of_state)?,
+            hidden_dim: self.hidden_dim,
+        })
     }
 
-    /// An input or a state in that type.
-    fn widen(&self, given: &Tensor) -> Result<Tensor> {
-        if given.dtype() != self.dtype {
-            bail!(
-                "rnn: the input or the state is {:?}, the weights are {:?}",
-                given.dtype(),
-                self.dtype
-            )
+    /// The states after each position of an input (batch, positions, features). `next` maps the cell, a position's features and the
+    /// tensors of the state before it to those of the state after it; all in the type that sums are computed in.
+    fn states<const N: usize>(
+        &self,
+        input: &Tensor,
+        first: [&Tensor; N],
+        next: impl Fn(&Self, &Tensor, &[Tensor; N]) -> Result<[Tensor; N]>,
+    ) -> Result<Vec<[Tensor; N]>> {
+        let dtype = self.dtype();
+        for given in first.into_iter().chain([input]) {
+            if given.dtype() != dtype {
+                bail!(
+                    "rnn: the input or the state is {:?}, the weights are {dtype:?}",
+                    given.dtype()
+                )
+            }
         }
-        given.to_dtype(widened(self.dtype))
+        let to = |tensors: [&Tensor; N], dtype| -> Result<[Tensor; N]> {
+            let mut converted = tensors.map(Tensor::clone);
+            for tensor in &mut converted {
+                *tensor = tensor.to_dtype(dtype)?;
+            }
+            Ok(converted)
+        };
+        let (cell, wide) = (self.widened()?, widened(dtype));
+        let input = input.to_dtype(wide)?;
+        let (_, positions, _) = input.dims3()?;
+        let mut state = to(first, wide)?;
+        let mut states = Vec::with_capacity(positions);
+        for position in 0..positions {
+            let features = input.narrow(1, position, 1)?.squeeze(1)?.contiguous()?;
+            state = next(&cell, &features, &state)?;
+            states.push(to(state.each_ref(), dtype)?);
+        }
+        Ok(states)
     }
 
-    fn round(&self, state: &Tensor) -> Result<Tensor> {
-        state.to_dtype(self.dtype)
+    /// The state after one position, of features (batch, features).
+    fn state<const N: usize>(
+        &self,
+        input: &Tensor,
+        before: [&Tensor; N],
+        next: impl Fn(&Self, &Tensor, &[Tensor; N]) -> Result<[Tensor; N]>,
+    ) -> Result<[Tensor; N]> {
+        let state = self.states(&input.unsqueeze(1)?, before, next)?.pop();
+        state.ok_or_else(|| candle_core::Error::Msg("rnn: no position".to_owned()).bt())
     }
 }
 
 /// A long short-term memory, as [`candle_nn::LSTM`].
 #[derive(Clone, Debug)]
 pub struct LSTM {
-    parameters: Parameters,
+    cell: Cell,
     config: LSTMConfig,
 }
 
@@ -102,12 +144,12 @@ impl LSTM {
             Direction::Backward => "_reverse",
         };
         let suffix = format!("l{}{direction}", config.layer_idx);
-        let inits = [
-            (config.w_ih_init, config.b_ih_init),
-            (config.w_hh_init, config.b_hh_init),
-        ];
-        let parameters = Parameters::new(4, (in_dim, hidden_dim), inits, &suffix, &vb)?;
-        Ok(Self { parameters, config })
+        let inits = (
+            [config.w_ih_init, config.w_hh_init],
+            [config.b_ih_init, config.b_hh_init],
+        );
+        let cell = Cell::new(4, (in_dim, hidden_dim), inits, &suffix, &vb)?;
+        Ok(Self { cell, config })
     }
 
     /// The initializations, the index of the layer and its direction.
@@ -116,36 +158,36 @@ impl LSTM {
         &self.config
     }
 
-    fn wide(&self) -> Result<candle_nn::LSTM> {
-        self.parameters
-            .wide(|inputs, outputs, vb| candle_nn::LSTM::new(inputs, outputs, self.config, vb))
+    fn next(cell: &Cell, x: &Tensor, [h, c]: &[Tensor; 2]) -> Result<[Tensor; 2]> {
+        let gates = (cell.of_input.forward(x)? + cell.of_state.forward(h)?)?.chunk(4, 1)?;
+        let [input, forget, value, output] = gates.as_slice() else {
+            bail!("lstm: {} gates", gates.len())
+        };
+        let c = ((sigmoid(forget)? * c)? + (sigmoid(input)? * value.tanh()?)?)?;
+        let h = (sigmoid(output)? * c.tanh()?)?;
+        Ok([h, c])
     }
-}
-
-fn each(state: &LSTMState, convert: impl Fn(&Tensor) -> Result<Tensor>) -> Result<LSTMState> {
-    Ok(LSTMState::new(convert(&state.h)?, convert(&state.c)?))
 }
 
 impl RNN for LSTM {
     type State = LSTMState;
 
     fn zero_state(&self, batch_dim: usize) -> Result<LSTMState> {
-        let zeros = self.parameters.zeros(batch_dim)?;
+        let zeros = self.cell.zeros(batch_dim)?;
         Ok(LSTMState::new(zeros.clone(), zeros))
     }
 
     fn step(&self, input: &Tensor, state: &LSTMState) -> Result<LSTMState> {
-        let widen = |given: &Tensor| self.parameters.widen(given);
-        let next = self.wide()?.step(&widen(input)?, &each(state, widen)?)?;
-        each(&next, |state| self.parameters.round(state))
+        let [h, c] = self.cell.state(input, [&state.h, &state.c], Self::next)?;
+        Ok(LSTMState { h, c })
     }
 
     fn seq_init(&self, input: &Tensor, state: &LSTMState) -> Result<Vec<LSTMState>> {
-        let widen = |given: &Tensor| self.parameters.widen(given);
-        let first = each(state, widen)?;
-        let states = self.wide()?.seq_init(&widen(input)?, &first)?;
-        let round = |state: &LSTMState| each(state, |state| self.parameters.round(state));
-        states.iter().map(round).collect()
+        let states = self.cell.states(input, [&state.h, &state.c], Self::next)?;
+        Ok(states
+            .into_iter()
+            .map(|[h, c]| LSTMState { h, c })
+            .collect())
     }
 
     fn states_to_tensor(&self, states: &[LSTMState]) -> Result<Tensor> {
@@ -165,7 +207,7 @@ pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder
 /// A gated recurrent unit, as [`candle_nn::GRU`].
 #[derive(Clone, Debug)]
 pub struct GRU {
-    parameters: Parameters,
+    cell: Cell,
     config: GRUConfig,
 }
 
@@ -180,12 +222,12 @@ impl GRU {
         config: GRUConfig,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let inits = [
-            (config.w_ih_init, config.b_ih_init),
-            (config.w_hh_init, config.b_hh_init),
-        ];
-        let parameters = Parameters::new(3, (in_dim, hidden_dim), inits, "l0", &vb)?;
-        Ok(Self { parameters, config })
+        let inits = (
+            [config.w_ih_init, config.w_hh_init],
+            [config.b_ih_init, config.b_hh_init],
+        );
+        let cell = Cell::new(3, (in_dim, hidden_dim), inits, "l0", &vb)?;
+        Ok(Self { cell, config })
     }
 
     /// The initializations.
@@ -194,9 +236,19 @@ impl GRU {
         &self.config
     }
 
-    fn wide(&self) -> Result<candle_nn::GRU> {
-        self.parameters
-            .wide(|inputs, outputs, vb| candle_nn::GRU::new(inputs, outputs, self.config, vb))
+    fn next(cell: &Cell, x: &Tensor, [h]: &[Tensor; 1]) -> Result<[Tensor; 1]> {
+        let of_input = cell.of_input.forward(x)?.chunk(3, 1)?;
+        let of_state = cell.of_state.forward(h)?.chunk(3, 1)?;
+        let ([reset, update, new], [reset_state, update_state, new_state]) =
+            (of_input.as_slice(), of_state.as_slice())
+        else {
+            bail!("gru: {} gates", of_input.len())
+        };
+        let reset = sigmoid(&(reset + reset_state)?)?;
+        let update = sigmoid(&(update + update_state)?)?;
+        let new = (new + (reset * new_state)?)?.tanh()?;
+        let h = ((&update * h)? - ((&update - 1.)? * new)?)?;
+        Ok([h])
     }
 }
 
@@ -204,31 +256,18 @@ impl RNN for GRU {
     type State = GRUState;
 
     fn zero_state(&self, batch_dim: usize) -> Result<GRUState> {
-        let h = self.parameters.zeros(batch_dim)?;
+        let h = self.cell.zeros(batch_dim)?;
         Ok(GRUState { h })
     }
 
     fn step(&self, input: &Tensor, state: &GRUState) -> Result<GRUState> {
-        let (input, h) = (
-            self.parameters.widen(input)?,
-            self.parameters.widen(&state.h)?,
-        );
-        let next = self.wide()?.step(&input, &GRUState { h })?;
-        let h = self.parameters.round(&next.h)?;
+        let [h] = self.cell.state(input, [&state.h], Self::next)?;
         Ok(GRUState { h })
     }
 
     fn seq_init(&self, input: &Tensor, state: &GRUState) -> Result<Vec<GRUState>> {
-        let (input, h) = (
-            self.parameters.widen(input)?,
-            self.parameters.widen(&state.h)?,
-        );
-        let states = self.wide()?.seq_init(&input, &GRUState { h })?;
-        let round = |state: &GRUState| -> Result<GRUState> {
-            let h = self.parameters.round(&state.h)?;
-            Ok(GRUState { h })
-        };
-        states.iter().map(round).collect()
+        let states = self.cell.states(input, [&state.h], Self::next)?;
+        Ok(states.into_iter().map(|[h]| GRUState { h }).collect())
     }
 
     /// Joins the states side by side: (batch, positions · hidden).
