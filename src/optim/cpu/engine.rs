@@ -32,7 +32,7 @@ pub struct Engine {
     progress: Progress,
     /// Whether the team updates the small parameters, not the caller alone.
     has_team: bool,
-    /// For sums over the elements of a parameter.
+    /// For sums over elements that are not those of the states.
     partials: Vec<f64>,
 }
 
@@ -83,6 +83,24 @@ impl Engine {
         }
         std::mem::replace(&mut *lock(&result), Ok(()))
     }
+
+    /// Returns the sum of squares of all gradients, before any adjustment; NaN if one of them is not finite.
+    fn survey<R: Rule>(&self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64> {
+        self.each(
+            setup,
+            gradients,
+            &|state, parameter, gradient| match parameter.var.dtype() {
+                DType::F64 => state.survey::<f64>(parameter, gradient),
+                _ => state.survey::<f32>(parameter, gradient),
+            },
+        )?;
+        let surveyed = self.states.iter().zip(&setup.parameters);
+        let surveyed = surveyed.filter(|(_, p)| setup.gradient(p, gradients).is_some());
+        // `sum` would start at -0.
+        Ok(surveyed
+            .filter_map(|(state, _)| state.as_ref())
+            .fold(0., |total, state| total + lock(state).squares))
+    }
 }
 
 impl<R: Rule> fused::Engine<R> for Engine {
@@ -96,9 +114,6 @@ impl<R: Rule> fused::Engine<R> for Engine {
         if self.has_team {
             prepare();
         }
-        let lens = setup.parameters.iter().map(|parameter| parameter.len);
-        let chunks = lens.max().unwrap_or(0).div_ceil(CHUNK);
-        self.partials.resize(chunks, 0.);
         Ok(())
     }
 
@@ -108,6 +123,8 @@ impl<R: Rule> fused::Engine<R> for Engine {
             let Some(gradient) = setup.gradient(parameter, gradients) else {
                 continue;
             };
+            let chunks = parameter.len.div_ceil(CHUNK);
+            self.partials.resize(chunks.max(self.partials.len()), 0.);
             let partials = &mut self.partials;
             total = match parameter.full {
                 DType::F64 => add_squares::<f64>(total, partials, parameter, gradient)?,
@@ -124,7 +141,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
         squares: Option<f64>,
     ) -> Result<Committed> {
         let squares = match setup.adjustment.needs_survey() && squares.is_none() {
-            true => Some(self.measure(setup, false, gradients)?),
+            true => Some(self.survey(setup, gradients)?),
             false => squares,
         };
         let Some(scale) = self.progress.count(squares, &setup.adjustment) else {
@@ -164,6 +181,9 @@ impl<R: Rule> fused::Engine<R> for Engine {
 pub struct State {
     step: u64,
     tensors: Vec<CpuStorage>,
+    partials: Vec<f64>,
+    /// Sum of the gradient's squares, from the last survey; NaN if it is not finite.
+    pub squares: f64,
 }
 
 impl State {
@@ -183,6 +203,8 @@ impl State {
         Ok(Arc::new(Mutex::new(Self {
             step: new.step,
             tensors: tensors.collect::<CandleResult<_>>()?,
+            partials: vec![0.; parameter.len.div_ceil(CHUNK)],
+            squares: 0.,
         })))
     }
 
@@ -196,6 +218,11 @@ impl State {
             step: self.step,
             tensors: tensors.collect(),
         }
+    }
+
+    pub fn survey<C: Real>(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
+        self.squares = add_squares::<C>(0., &mut self.partials, parameter, gradient)?;
+        Ok(())
     }
 
     /// Updates the parameter with `scale` times its gradient.
@@ -248,7 +275,7 @@ impl State {
 }
 
 /// Adds the squares of a gradient's elements to `total`, range after range; NaN if one is not finite.
-fn add_squares<C: Real>(
+pub fn add_squares<C: Real>(
     total: f64,
     partials: &mut [f64],
     parameter: &Managed,
