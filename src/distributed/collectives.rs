@@ -20,7 +20,7 @@ pub trait Collectives: Debug + Send + Sync {
     /// Does this with the ranks' buffers, in place. It may return before the work is done.
     ///
     /// The buffer is contiguous and on the engine's device. A buffer to be summed or gathered is one-dimensional, and its length is a multiple of
-    /// the number of ranks. A buffer to be summed is f32, f64 or bf16.
+    /// the number of ranks. A buffer to be summed is f32 or f64.
     ///
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).
@@ -41,7 +41,7 @@ pub enum Operation {
     /// Sums the ranks' buffers. Afterwards this rank's piece holds the sum; what the rest holds is not specified.
     ReduceScatter,
     /// Sums the ranks' buffers, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with the same bits
-    /// as after a multiplication, [`ReduceScatter`](Self::ReduceScatter) and [`AllGather`](Self::AllGather). For bf16 the factor is 1.
+    /// as after a multiplication, [`ReduceScatter`](Self::ReduceScatter) and [`AllGather`](Self::AllGather).
     AllReduce {
         /// This rank's.
         factor: f64,

@@ -217,10 +217,10 @@ impl UpdateInterrupted {
         Self { reason }
     }
 
-    /// The error of an update that failed with this reason. Faults, lost ranks and an interruption that is known stay what they are.
+    /// The error of an update of which a part was applied. A lost device keeps its own error, which says more.
     pub(crate) fn with(reason: impl Into<Error>) -> Error {
         match reason.into() {
-            kept @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_) | Error::Group(_)) => kept,
+            kept @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_)) => kept,
             reason => Self::new(reason).into(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use super::sample::Sample;
 use crate::memory::SystemMemory;
 
-/// In bytes; the lines that are needed are among the first of `/proc/meminfo` and of `/proc/self/status`.
-const ROOM: usize = 4096;
+/// In bytes; the lines that are needed are the first of `/proc/meminfo`.
+const ROOM: usize = 256;
 /// The time between two readings of the host: Linux sums up the numbers for each, which takes longer than the rest of a sample.
 const ROUND: Duration = Duration::from_millis(500);
 
@@ -64,7 +64,8 @@ pub(super) type Waited = Arc<Mutex<Option<Duration>>>;
 /// The host, with the share of time that trainers waited for data.
 pub(super) fn host(interval: Duration, waited: Waited) -> (Source, Looker) {
     let meminfo = File::open("/proc/meminfo").ok();
-    let status = File::open("/proc/self/status").ok();
+    let statm = File::open("/proc/self/statm").ok();
+    let page = page_size();
     let mut read_at = Duration::ZERO;
     let mut before = Duration::ZERO;
     let (mut total, mut free, mut process) = (None, None, None);
@@ -80,8 +81,10 @@ pub(super) fn host(interval: Duration, waited: Waited) -> (Source, Looker) {
             let text = beginning(meminfo.as_ref(), &mut buffer);
             total = SystemMemory::meminfo(&text, "MemTotal:");
             free = SystemMemory::meminfo(&text, "MemAvailable:");
-            let text = beginning(status.as_ref(), &mut buffer);
-            process = SystemMemory::meminfo(&text, "VmRSS:");
+            let text = beginning(statm.as_ref(), &mut buffer);
+            let resident = text.split(' ').nth(1);
+            let pages = resident.and_then(|pages| pages.parse::<u64>().ok());
+            process = pages.and_then(|pages| pages.checked_mul(page?));
         }
         (sample.total, sample.free, sample.process) = (total, free, process);
         let both = total.zip(free);
@@ -103,6 +106,17 @@ fn share(waited: &mut Duration, since: Duration) -> u64 {
         0. => 0,
         since => (100. * shown.as_secs_f64() / since).min(100.) as u64,
     }
+}
+
+/// In bytes, from the kernel's list of keys with their values.
+fn page_size() -> Option<u64> {
+    const AT_PAGESZ: usize = 6;
+    let list = fs::read("/proc/self/auxv").ok()?;
+    let (words, _) = list.as_chunks();
+    let words: Vec<_> = words.iter().copied().map(usize::from_ne_bytes).collect();
+    let (pairs, _) = words.as_chunks::<2>();
+    let found = pairs.iter().find(|[key, _]| *key == AT_PAGESZ);
+    found.map(|[_, size]| *size as u64)
 }
 
 /// The beginning of a file, or an empty text if it cannot be read. Allocates only if the text is not UTF-8.

@@ -149,7 +149,10 @@ impl<O: Commit> GradientAccumulator<O> {
     /// The error of an update of which a part was applied. A lost device or group keeps its own error, which says more.
     pub(super) fn interrupt(&mut self, reason: Error) -> Error {
         self.is_interrupted = true;
-        UpdateInterrupted::with(reason)
+        match reason {
+            Error::Group(_) => reason,
+            reason => UpdateInterrupted::with(reason),
+        }
     }
 
     /// Drops the accumulated gradients, and returns the number of their samples.

@@ -45,8 +45,7 @@ pub trait Resumable {
         Ok(None)
     }
 
-    /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
-    /// saved when the device is lost.
+    /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device.
     ///
     /// # Errors
     /// Errors from writing JSON.

@@ -2,8 +2,9 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::error::GroupError;
 use candle_headroom::optim::{Commit, Committed};
-use candle_headroom::{AccumulatingTrainer, Foreign, Sgd};
+use candle_headroom::{AccumulatingTrainer, Error, Foreign, Sgd};
 use candle_nn::{Optimizer, SGD};
 
 use crate::support::{Mlp, flat, wave};
@@ -122,4 +123,48 @@ fn reports_have_norm_and_learning_rate() {
         (report.learning_rate, report.gradient_norm),
         (Some(0.1), None)
     );
+}
+
+/// Moves one parameter, and finds its group of ranks broken.
+struct Torn(Vec<Var>);
+
+impl Optimizer for Torn {
+    type Config = ();
+
+    fn new(vars: Vec<Var>, _: ()) -> candle_core::Result<Self> {
+        Ok(Self(vars))
+    }
+
+    fn step(&mut self, gradients: &GradStore) -> candle_core::Result<()> {
+        let var = &self.0[0];
+        let gradient = gradients.get(var).expect("a gradient");
+        var.set(&var.as_tensor().sub(gradient)?)?;
+        Err(Error::from(GroupError::Broken("torn".to_owned())).into())
+    }
+
+    fn learning_rate(&self) -> f64 {
+        1.
+    }
+
+    fn set_learning_rate(&mut self, _: f64) {}
+}
+
+/// It would be applied a second time to what has moved already.
+#[test]
+fn an_update_that_a_lost_rank_interrupts_is_not_repeated() {
+    let batch = Mlp::data(8, DType::F32);
+    let model = Mlp::new(DType::F32);
+    let vars = model.varmap.all_vars();
+    let foreign = Foreign::new(Torn(vars.clone()), vars.clone());
+    let mut trainer = AccumulatingTrainer::builder(foreign, 1).build().unwrap();
+    let before = flat(&vars[0]);
+    let mut step = || trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+    let Err(Error::UpdateInterrupted(first)) = step() else {
+        panic!("it was interrupted");
+    };
+    assert!(matches!(first.reason, Some(Error::Group(_))), "{first}");
+    let torn = flat(&vars[0]);
+    assert_ne!(torn, before);
+    assert!(matches!(step(), Err(Error::UpdateInterrupted(_))));
+    assert_eq!(flat(&vars[0]), torn);
 }

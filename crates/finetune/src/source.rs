@@ -77,7 +77,7 @@ fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
         Err(ApiError::RequestError(error)) if error.to_string().ends_with("404") => Ok(None),
         Err(error) => Err(error.into()),
     };
-    let folder = complete(get).and_then(|folder| folder.context("files are missing there"));
+    let folder = complete(get).and_then(|folder| folder.context("no config, tokenizer or weights"));
     folder.with_context(|| {
         format!(
             "cannot download {id} at {revision} from the Hugging Face hub: check the name and the network, or name a folder by `--model`"
@@ -90,6 +90,10 @@ fn complete(get: impl Fn(&str) -> Result<Option<PathBuf>>) -> Result<Option<Path
     let (Some(config), Some(_)) = (get("config.json")?, get(vocabulary::TOKENIZER)?) else {
         return Ok(None);
     };
+    // Before the weights, by which a later run sees that all is there.
+    for file in vocabulary::BESIDE {
+        get(file)?;
+    }
     let weights = match get(INDEX)? {
         Some(index) => Vec::from_iter(shards(&index)?),
         None => vec![WEIGHTS.to_owned()],
@@ -98,9 +102,6 @@ fn complete(get: impl Fn(&str) -> Result<Option<PathBuf>>) -> Result<Option<Path
         if get(file)?.is_none() {
             return Ok(None);
         }
-    }
-    for file in vocabulary::BESIDE {
-        get(file)?;
     }
     Ok(config.parent().map(Path::to_owned))
 }

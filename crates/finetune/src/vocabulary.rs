@@ -32,7 +32,7 @@ impl Vocabulary {
     pub fn open(folder: &Path, config: &Config) -> Result<Self> {
         let path = folder.join(TOKENIZER);
         let unread = |error| {
-            let hint = "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes it";
+            let hint = "which `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes";
             anyhow!("cannot read {}, {hint}: {error}", path.display())
         };
         let mut tokenizer = Tokenizer::from_file(&path).map_err(unread)?;
