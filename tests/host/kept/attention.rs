@@ -78,8 +78,14 @@ fn a_step_has_no_matrix_of_scores() -> Result<()> {
         .expect("an allocator that counts");
     let [q, k, v] = [1, 2, 3].map(|_| Var::randn(0f32, 1., (1, 2, 2048, 8), &Device::Cpu));
     let (q, k, v) = (q?, k?, v?);
-    // Each thread has a tile of its own, so a fixed number of them bounds the sum on every machine.
+    // Each thread has a tile of its own, so a fixed number of them bounds the sum on every machine. They are joined below, since what is
+    // local to them would otherwise be freed within the next test.
+    let mut handles = Vec::new();
     let threads = rayon::ThreadPoolBuilder::new().num_threads(2);
+    let threads = threads.spawn_handler(|thread| {
+        handles.push(std::thread::spawn(|| thread.run()));
+        Ok(())
+    });
     let threads = threads.build().expect("two threads");
     let scope = memory.peak_scope();
     let gradients = threads.install(|| {
@@ -91,5 +97,9 @@ fn a_step_has_no_matrix_of_scores() -> Result<()> {
     // MiB. A matrix of scores takes 32, that of one head 16.
     assert!(peak - start < 12 << 20, "{} bytes", peak - start);
     assert!(gradients.get(&q).is_some());
+    drop(threads);
+    for handle in handles {
+        handle.join().expect("the end of a thread");
+    }
     Ok(())
 }
