@@ -341,10 +341,10 @@ impl Fields {
     fn check(&self) -> Result<()> {
         let act = self.optional::<String>("hidden_act")?;
         let act = act.as_deref().unwrap_or("silu");
-        ensure!(act == "silu", "`hidden_act` is `{act}`, supported is silu");
+        ensure!(act == "silu", "`hidden_act` is `{act}`; must be `silu`");
         for (name, usual) in [("attention_dropout", 0.), ("partial_rotary_factor", 1.)] {
             let value = self.optional::<f64>(name)?.unwrap_or(usual);
-            ensure!(value == usual, "`{name}` is {value}, supported is {usual}");
+            ensure!(value == usual, "`{name}` is {value}; must be {usual}");
         }
         ensure!(
             self.optional::<Value>("quantization_config")?.is_none(),

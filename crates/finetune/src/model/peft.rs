@@ -52,9 +52,9 @@ pub fn read_options(folder: &Path) -> Result<Lora> {
 
 fn of_fields(fields: &Fields) -> Result<Lora> {
     let kind: String = fields.required("peft_type")?;
-    ensure!(kind == "LORA", "`peft_type` is `{kind}`, supported is LORA");
+    ensure!(kind == "LORA", "`peft_type` is `{kind}`; must be `LORA`");
     let bias: String = fields.optional("bias")?.unwrap_or("none".to_owned());
-    ensure!(bias == "none", "`bias` is `{bias}`, supported is none");
+    ensure!(bias == "none", "`bias` is `{bias}`; must be `none`");
     for name in UNSUPPORTED {
         if let Some(value) = fields.optional::<Value>(name)?.filter(is_set) {
             bail!("`{name}` is {value}, which is not supported")

@@ -69,7 +69,7 @@ fn a_config_that_is_not_supported_says_what_is() {
         (
             "hidden_act",
             json!("gelu"),
-            "`hidden_act` is `gelu`, supported is silu",
+            "`hidden_act` is `gelu`; must be `silu`",
         ),
         (
             "attention_dropout",
@@ -166,9 +166,9 @@ fn adapters_that_are_not_supported_are_named() {
         (
             "peft_type",
             json!("IA3"),
-            "`peft_type` is `IA3`, supported is LORA",
+            "`peft_type` is `IA3`; must be `LORA`",
         ),
-        ("bias", json!("all"), "`bias` is `all`, supported is none"),
+        ("bias", json!("all"), "`bias` is `all`; must be `none`"),
         ("use_dora", json!(true), "`use_dora` is true"),
         (
             "modules_to_save",
