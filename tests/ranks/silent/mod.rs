@@ -24,8 +24,9 @@ pub fn case(name: &str, body: impl FnOnce(&Group) -> bool) {
 
 /// In a rank: reports whether something was updated wrongly without an error.
 pub fn found(rank: usize, is_wrong: bool) {
-    // A line of its own, because the test harness may have begun one.
-    println!("\n{FOUND} {rank} = {}", u8::from(is_wrong));
+    // A line of its own in one write, because this rank's test harness or another's may have begun one.
+    let line = format!("\n{FOUND} {rank} = {}\n", u8::from(is_wrong));
+    print!("{line}");
 }
 
 /// Starts the calling test's ranks with these options of `mpirun`'s. As many of them as `survivors` says, of the number of ranks, have to
