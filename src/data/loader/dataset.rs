@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::Loader;
 use super::builder::LoaderBuilder;
-use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
+use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
 use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
@@ -61,8 +61,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         let len = dataset.len();
         let (order, text) = match &self.mixture {
             Some(weights) => {
-                let samples = self.samples.unwrap_or(len);
-                Order::mixed(samples, self.seed.unwrap_or(0), &dataset.parts(), weights)?
+                let (samples, seed) = (self.samples.unwrap_or(len), self.seed.unwrap_or(0));
+                Order::mixed(samples, seed, &dataset.parts(), weights)?
             }
             None => Order::new(len, self.seed),
         };
@@ -91,7 +91,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             dataset,
             maker: self.maker,
         };
-        let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
+        let jobs = Jobs::new(plan, self.rank, self.epochs);
         Loader::new(
             reader,
             jobs,

@@ -6,19 +6,15 @@ mod hand_out;
 mod jobs;
 mod produce;
 mod queue;
-mod source;
-mod stats;
 mod stream;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-pub use builder::LoaderBuilder;
+pub use builder::{LoaderBuilder, Source, Stream};
 pub use hand_out::{Epoch, Epochs};
-pub use source::{Source, Stream};
-pub use stats::LoaderStats;
 
 use super::loaded::Reader;
 use super::stage::Stage;
@@ -257,12 +253,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     /// Returns what it has done so far, and how long the caller waited for data.
     pub fn stats(&self) -> LoaderStats {
-        let ready = self.queue.ready();
+        let (ready, ready_bytes) = self.queue.ready();
         LoaderStats {
             skipped: self.skipped.load(Relaxed),
             elapsed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
-            ready: ready.batches + usize::from(self.held.is_some()),
-            ready_bytes: ready.bytes,
+            ready: ready + usize::from(self.held.is_some()),
+            ready_bytes,
             ..self.stats
         }
     }
@@ -290,5 +286,35 @@ impl<B> fmt::Debug for Loader<B> {
             .field("name", &self.reader.name)
             .field("position", &self.position)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a loader has done so far; from [`Loader::stats`](super::Loader::stats).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoaderStats {
+    /// Batches handed out.
+    pub batches: u64,
+    /// Samples in them, of this rank.
+    pub samples: u64,
+    /// Samples that were skipped because they could not be read.
+    pub skipped: usize,
+    /// How long the caller waited for them.
+    pub waited: Duration,
+    /// The time from the first batch's request to now.
+    pub elapsed: Duration,
+    /// Batches that are ready now.
+    pub ready: usize,
+    /// Their bytes.
+    pub ready_bytes: u64,
+}
+
+impl LoaderStats {
+    /// Returns the part of the time that the caller spent waiting for data, from 0 to 1.
+    pub fn wait_share(&self) -> f64 {
+        match self.elapsed.as_secs_f64() {
+            0. => 0.,
+            elapsed => (self.waited.as_secs_f64() / elapsed).min(1.),
+        }
     }
 }

@@ -74,7 +74,7 @@ pub(super) struct Maker<S, B> {
     pub(super) failing: Failing,
 }
 
-impl<S, B> Maker<S, B> {
+impl<S, B: Tensors> Maker<S, B> {
     /// Runs the user's code that reads a sample.
     pub(super) fn read<T>(
         &self,
@@ -119,9 +119,7 @@ impl<S, B> Maker<S, B> {
             }
         }
     }
-}
 
-impl<S, B: Tensors> Maker<S, B> {
     /// Makes a batch of the samples of a job that are this rank's, of `all` ranks' so many. Without any, and if other ranks may have some,
     /// it is what `empty` makes; `None` if the loader was dropped meanwhile.
     pub(super) fn batch(

@@ -93,13 +93,6 @@ struct State<B> {
     generation: u64,
 }
 
-/// The number and the bytes of the batches that are ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ready {
-    pub(super) batches: usize,
-    pub(super) bytes: u64,
-}
-
 impl<B: Tensors> Queue<B> {
     pub(super) fn new(
         jobs: Jobs,
@@ -194,7 +187,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 Ok(Made::EndOfEpoch) => {
                     // A stream has one worker, so no later job was begun.
-                    state.jobs.end_epoch(done.job.epoch);
+                    state.jobs.go_to((done.job.epoch + 1, 0, 0));
                 }
                 _ => {}
             }
@@ -221,12 +214,10 @@ impl<B: Tensors> Queue<B> {
         self.room.notify_all();
     }
 
-    pub(super) fn ready(&self) -> Ready {
+    /// The number and the bytes of the batches that are ready.
+    pub(super) fn ready(&self) -> (usize, u64) {
         let state = self.state.lock();
-        Ready {
-            batches: state.ready.len(),
-            bytes: state.ready_bytes,
-        }
+        (state.ready.len(), state.ready_bytes)
     }
 
     /// The next batch, if it is ready. It counts as ready until [`hand_out`](Self::hand_out).
