@@ -63,8 +63,14 @@ pub struct Check {
     name: String,
     dtype: Option<DType>,
     shape: Option<Vec<Option<usize>>>,
-    rules: Rules,
+    /// The range that values must be in, and as it is written.
+    bounds: Option<(Bounds, String)>,
+    /// Allowed outside of the bounds.
+    ignored: Option<i64>,
+    finite: bool,
 }
+
+type Bounds = (Bound<i64>, Bound<i64>);
 
 impl Check {
     /// Checks a tensor that errors call by this name. It is found by its place in the batch.
@@ -73,7 +79,9 @@ impl Check {
             name: name.into(),
             dtype: None,
             shape: None,
-            rules: Rules::default(),
+            bounds: None,
+            ignored: None,
+            finite: false,
         }
     }
 
@@ -93,19 +101,19 @@ impl Check {
     /// NaN is in no range.
     pub fn range(mut self, range: impl RangeBounds<i64> + Debug) -> Self {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.rules.bounds = Some((bounds, format!("{range:?}")));
+        self.bounds = Some((bounds, format!("{range:?}")));
         self
     }
 
     /// Allows this value outside of [`range`](Self::range), such as -100 for targets that do not count.
     pub fn ignore(mut self, value: i64) -> Self {
-        self.rules.ignored = Some(value);
+        self.ignored = Some(value);
         self
     }
 
     /// Requires that no value is NaN or infinite.
     pub fn finite(mut self) -> Self {
-        self.rules.finite = true;
+        self.finite = true;
         self
     }
 
@@ -125,8 +133,43 @@ impl Check {
                 format!("has no elements: its shape is {:?}", tensor.dims()),
                 "at least one sample",
             )),
-            _ if copies || tensor.device().is_cpu() => look_at_values(tensor, &self.rules),
+            _ if copies || tensor.device().is_cpu() => self.look_at_values(tensor),
             _ => Ok(()),
+        }
+    }
+
+    /// Looks at the values of a tensor that has some.
+    fn look_at_values(&self, tensor: &Tensor) -> Result<(), Fault> {
+        if self.bounds.is_none() && !self.finite {
+            return Ok(());
+        }
+        let unread =
+            |reason: String| Fault::whole(format!("cannot be read: {reason}"), "its values");
+        let tensor = readable(tensor).map_err(|error| unread(error.to_string()))?;
+        let (storage, layout) = tensor.storage_and_layout();
+        let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
+        else {
+            return Err(unread(format!("it is at {:?}", tensor.device())));
+        };
+        let look = Look {
+            dims: tensor.dims(),
+            range: start..end,
+            check: self,
+        };
+        match storage {
+            CpuStorage::U8(all) => look.integers(all),
+            CpuStorage::U32(all) => look.integers(all),
+            CpuStorage::I16(all) => look.integers(all),
+            CpuStorage::I32(all) => look.integers(all),
+            CpuStorage::I64(all) => look.integers(all),
+            CpuStorage::F16(all) => look.floats(all, f16::is_finite),
+            CpuStorage::BF16(all) => look.floats(all, bf16::is_finite),
+            CpuStorage::F32(all) => look.floats(all, f32::is_finite),
+            CpuStorage::F64(all) => look.floats(all, f64::is_finite),
+            _ => Err(unread(format!(
+                "values of dtype {} have no number",
+                tensor.dtype().as_str()
+            ))),
         }
     }
 }
@@ -233,53 +276,6 @@ impl Fault {
     }
 }
 
-/// The range that values must be in.
-type Bounds = (Bound<i64>, Bound<i64>);
-
-/// What the values of a tensor must be.
-#[derive(Debug, Clone, Default)]
-struct Rules {
-    /// The range that values must be in, and as it is written.
-    bounds: Option<(Bounds, String)>,
-    /// Allowed outside of the bounds.
-    ignored: Option<i64>,
-    finite: bool,
-}
-
-/// Looks at the values of a tensor that has some.
-fn look_at_values(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
-    if rules.bounds.is_none() && !rules.finite {
-        return Ok(());
-    }
-    let unread = |reason: String| Fault::whole(format!("cannot be read: {reason}"), "its values");
-    let tensor = readable(tensor).map_err(|error| unread(error.to_string()))?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
-    else {
-        return Err(unread(format!("it is at {:?}", tensor.device())));
-    };
-    let look = Look {
-        dims: tensor.dims(),
-        range: start..end,
-        rules,
-    };
-    match storage {
-        CpuStorage::U8(all) => look.integers(all),
-        CpuStorage::U32(all) => look.integers(all),
-        CpuStorage::I16(all) => look.integers(all),
-        CpuStorage::I32(all) => look.integers(all),
-        CpuStorage::I64(all) => look.integers(all),
-        CpuStorage::F16(all) => look.floats(all, f16::is_finite),
-        CpuStorage::BF16(all) => look.floats(all, bf16::is_finite),
-        CpuStorage::F32(all) => look.floats(all, f32::is_finite),
-        CpuStorage::F64(all) => look.floats(all, f64::is_finite),
-        _ => Err(unread(format!(
-            "values of dtype {} have no number",
-            tensor.dtype().as_str()
-        ))),
-    }
-}
-
 /// On the CPU, contiguous, and of a type whose numbers can be read.
 fn readable(tensor: &Tensor) -> Result<Tensor, candle_core::Error> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
@@ -294,7 +290,7 @@ struct Look<'a> {
     dims: &'a [usize],
     /// Of the storage.
     range: Range<usize>,
-    rules: &'a Rules,
+    check: &'a Check,
 }
 
 impl Look<'_> {
@@ -315,15 +311,15 @@ impl Look<'_> {
         bound: impl Fn(i64) -> N,
     ) -> Result<(), Fault> {
         let values = all.get(self.range.clone()).unwrap_or_default();
-        if self.rules.finite
+        if self.check.finite
             && let Some(place) = find(values, |value| !is_finite(value))
         {
             return Err(self.fault(values, place, "finite values".to_owned()));
         }
-        if let Some((bounds, text)) = &self.rules.bounds {
+        if let Some((bounds, text)) = &self.check.bounds {
             let (within, ignored) = (
                 (bounds.0.map(&bound), bounds.1.map(&bound)),
-                self.rules.ignored.map(&bound),
+                self.check.ignored.map(&bound),
             );
             let is_bad = |value: T| {
                 let value = number(value);
@@ -337,17 +333,11 @@ impl Look<'_> {
     }
 
     fn fault<T: WithDType>(&self, values: &[T], place: usize, expected: String) -> Fault {
-        let mut rest = place;
-        let mut at: Vec<_> = self
-            .dims
-            .iter()
-            .rev()
-            .map(|size| {
-                let index = rest % (*size).max(1);
-                rest /= (*size).max(1);
-                index
-            })
-            .collect();
+        let (mut rest, mut at) = (place, Vec::new());
+        for size in self.dims.iter().rev() {
+            at.push(rest % (*size).max(1));
+            rest /= (*size).max(1);
+        }
         at.reverse();
         let value = values.get(place).copied().unwrap_or_else(T::zero);
         let found = match at.is_empty() {
