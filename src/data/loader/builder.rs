@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use candle_core::Device;
 
 use super::Loader;
-use super::produce::{Failing, Maker};
+use super::produce::{Maker, Skipped};
 use super::queue::Ahead;
 use crate::batch::{Fingerprint, SharedDivision};
 use crate::data::batching::{Batching, Size};
@@ -39,7 +39,6 @@ pub struct LoaderBuilder<S: Source, B> {
     /// Of this rank alone.
     pub(super) has_own_data: bool,
     pub(super) accepts_changes: bool,
-    pub(super) workers: usize,
     pub(super) ahead: Ahead,
 }
 
@@ -57,7 +56,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 name: String::new(),
                 collate: Box::new(collate),
                 checks: Checks::default(),
-                failing: Failing::default(),
+                retries: 0,
+                skips: 0,
+                skipped: Skipped::default(),
             },
             name: "data".to_owned(),
             batching: Batching {
@@ -73,8 +74,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             rank: (0, 1),
             has_own_data: false,
             accepts_changes: false,
-            workers: 1,
-            ahead: Ahead::default(),
+            ahead: Ahead {
+                workers: 1,
+                batches: None,
+                bytes: 1 << 30,
+                memory: None,
+                device: None,
+            },
         }
     }
 }
@@ -153,7 +159,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
 
     /// Reads with this many threads; 1 by default. With 0 each batch is read when it is asked for.
     pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.ahead.workers = workers;
         self
     }
 
@@ -195,14 +201,14 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
     /// again. Of a stream, the beginning of an epoch is tried again.
     pub fn retries(mut self, times: usize) -> Self {
-        self.maker.failing.retries = times;
+        self.maker.retries = times;
         self
     }
 
     /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller. No other sample
     /// moves to another batch, so a rank, or a resumed run, that can read the sample has the same batches.
     pub fn skip_failures(mut self, most: usize) -> Self {
-        self.maker.failing.skips = most;
+        self.maker.skips = most;
         self
     }
 
@@ -252,10 +258,10 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
-            None if self.workers > MOST_WORKERS => {
+            None if self.ahead.workers > MOST_WORKERS => {
                 format!(
                     "`workers` must be at most {MOST_WORKERS}, got {}",
-                    self.workers
+                    self.ahead.workers
                 )
             }
             None if self.name.is_empty() || self.name.contains('\0') => {

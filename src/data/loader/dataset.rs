@@ -86,20 +86,13 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             batching: self.batching,
             cost: Box::new(move |index| costs.cost(index)),
         };
-        let skipped = Arc::clone(&self.maker.failing.skipped);
+        let skipped = Arc::clone(&self.maker.skipped);
         let produce = FromDataset {
             dataset,
             maker: self.maker,
         };
         let jobs = Jobs::new(plan, self.rank, self.epochs);
-        Loader::new(
-            reader,
-            jobs,
-            Box::new(produce),
-            skipped,
-            self.workers,
-            self.ahead,
-        )
+        Loader::new(reader, jobs, Box::new(produce), skipped, self.ahead)
     }
 }
 
@@ -121,7 +114,7 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
                     samples.push(sample);
                     indices.push(index);
                 }
-                Err(failed) => self.maker.failing.skip(failed)?,
+                Err(failed) => self.maker.skip(failed)?,
             }
         }
         let empty = || self.empty(job, is_stopped);

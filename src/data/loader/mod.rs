@@ -86,7 +86,6 @@ pub struct Loader<B> {
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
     held: Option<Done<B>>,
-    workers: usize,
     has_started: bool,
     skipped: Skipped,
     stats: LoaderStats,
@@ -99,12 +98,11 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         jobs: Jobs,
         produce: Box<dyn Produce<B>>,
         skipped: Skipped,
-        workers: usize,
         ahead: Ahead,
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
         let (ranks, windows, epochs) = (jobs.rank.1, jobs.windows(), jobs.epochs);
-        let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
+        let queue = Queue::new(jobs, produce, ahead, Arc::clone(&stage));
         Ok(Self {
             position: Position::new(data),
             begin: Place::default(),
@@ -116,7 +114,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             queue,
             stage,
             held: None,
-            workers,
             has_started: false,
             skipped,
             stats: LoaderStats::default(),

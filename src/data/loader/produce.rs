@@ -36,42 +36,17 @@ pub(super) trait Produce<B>: Send + Sync {
 /// The number of samples that were skipped.
 pub(super) type Skipped = Arc<AtomicUsize>;
 
-/// What to do about a sample that cannot be read.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Failing {
-    /// How often it is read again.
-    pub(super) retries: usize,
-    /// How many samples may be left out in all.
-    pub(super) skips: usize,
-    pub(super) skipped: Skipped,
-}
-
-impl Failing {
-    /// Leaves out a sample that failed, or returns its error.
-    pub(super) fn skip(&self, failed: Error) -> Result<()> {
-        let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
-        match self.skipped.fetch_update(Relaxed, Relaxed, more) {
-            Ok(_) => {
-                tracing::warn!(error = %failed, "a sample is skipped");
-                Ok(())
-            }
-            Err(0) => Err(failed),
-            Err(skipped) => Err(DataError::TooManySkipped {
-                skipped,
-                reason: failed.into(),
-            }
-            .into()),
-        }
-    }
-}
-
 /// Reads samples and makes them into batches, whatever they come from.
 pub(super) struct Maker<S, B> {
     /// Of the dataset or the stream, for errors.
     pub(super) name: String,
     pub(super) collate: Collate<S, B>,
     pub(super) checks: Checks,
-    pub(super) failing: Failing,
+    /// How often a sample that failed is read again.
+    pub(super) retries: usize,
+    /// How many samples may be left out in all.
+    pub(super) skips: usize,
+    pub(super) skipped: Skipped,
 }
 
 impl<S, B: Tensors> Maker<S, B> {
@@ -102,7 +77,7 @@ impl<S, B: Tensors> Maker<S, B> {
         }
     }
 
-    /// The same, as often as [`Failing`] says. A panic is final: it may have left the dataset in any state.
+    /// The same, up to `retries` times more. A panic is final: it may have left the dataset in any state.
     pub(super) fn read_again<T>(
         &self,
         index: usize,
@@ -111,12 +86,29 @@ impl<S, B: Tensors> Maker<S, B> {
         let mut tries = 0;
         loop {
             match self.read(index, &read) {
-                Err(Error::Data(error)) if tries < self.failing.retries => {
+                Err(Error::Data(error)) if tries < self.retries => {
                     tries += 1;
                     tracing::debug!(index, tries, %error, "reading a sample again");
                 }
                 read => return read,
             }
+        }
+    }
+
+    /// Leaves out a sample that failed, or returns its error.
+    pub(super) fn skip(&self, failed: Error) -> Result<()> {
+        let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
+        match self.skipped.fetch_update(Relaxed, Relaxed, more) {
+            Ok(_) => {
+                tracing::warn!(error = %failed, "a sample is skipped");
+                Ok(())
+            }
+            Err(0) => Err(failed),
+            Err(skipped) => Err(DataError::TooManySkipped {
+                skipped,
+                reason: failed.into(),
+            }
+            .into()),
         }
     }
 

@@ -50,7 +50,7 @@ where
             }
         };
         let reader = self.reader("a stream", None, order);
-        let skipped = Arc::clone(&self.maker.failing.skipped);
+        let skipped = Arc::clone(&self.maker.skipped);
         self.maker.name = self.name;
         let produce = FromStream {
             open: self.source.0,
@@ -63,15 +63,8 @@ where
         };
         let jobs = Jobs::new(Plan::Stream(samples), self.rank, self.epochs);
         // More workers would read out of order.
-        let workers = self.workers.min(1);
-        Loader::new(
-            reader,
-            jobs,
-            Box::new(produce),
-            skipped,
-            workers,
-            self.ahead,
-        )
+        self.ahead.workers = self.ahead.workers.min(1);
+        Loader::new(reader, jobs, Box::new(produce), skipped, self.ahead)
     }
 }
 
@@ -178,7 +171,7 @@ where
                 Ok(sample) if spares.len() < SPARES => spares.push((index, sample)),
                 Ok(_) => {}
                 // Those of other ranks are theirs to read.
-                Err(error) if part.contains(&place) => self.maker.failing.skip(error)?,
+                Err(error) if part.contains(&place) => self.maker.skip(error)?,
                 Err(_) => {}
             }
         }
