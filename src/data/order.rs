@@ -230,43 +230,6 @@ mod tests {
     }
 
     #[test]
-    fn each_part_of_a_mixture_has_its_share_and_is_read_through() {
-        let (sizes, weights) = ([100, 10, 7, 0], [1., 1., 2., 0.]);
-        let (order, _) = Order::mixed(40, 3, &sizes, &weights).unwrap();
-        let mut counts = vec![0; 117];
-        for epoch in 0..10 {
-            let mut shares = [0; 3];
-            for place in 0..40 {
-                let index = order.index(epoch, place);
-                counts[index] += 1;
-                shares[usize::from(index >= 100) + usize::from(index >= 110)] += 1;
-            }
-            assert_eq!(shares, [10, 10, 20]);
-        }
-        // 100 draws from 100 samples, 100 from 10, 200 from 7.
-        assert!(counts[..100].iter().all(|count| *count == 1));
-        assert!(counts[100..110].iter().all(|count| *count == 10));
-        assert!(counts[110..].iter().all(|count| [28, 29].contains(count)));
-    }
-
-    #[test]
-    fn weights_that_cannot_be_meant_are_refused() {
-        for weights in [
-            &[1.][..],
-            &[0., 0.],
-            &[-1., 2.],
-            &[f64::NAN, 1.],
-            &[f64::INFINITY, 1.],
-        ] {
-            assert!(
-                Order::mixed(10, 0, &[5, 5], weights).is_err(),
-                "{weights:?}"
-            );
-        }
-        assert!(Order::mixed(10, 0, &[5, 0], &[1., 1.]).is_err());
-    }
-
-    #[test]
     fn epochs_differ_and_repeat() {
         let (order, _) = Order::new(1000, Some(1));
         let epoch =
