@@ -72,7 +72,7 @@ pub fn waiting(is_quick: bool) -> Result<()> {
         work(STEP);
     }
     let stats = loader.stats();
-    println!("a decoder that takes half a step, one worker: {stats}");
+    println!("a decoder that takes half a step, one worker: {stats:?}");
     // The first batch, which cannot be ready, counts too.
     figure("data/wait_percent", 100. * stats.wait_share(), "%");
     Ok(())

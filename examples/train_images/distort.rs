@@ -115,7 +115,7 @@ pub fn batches(
         .batch(arguments.batch)
         .shuffle(arguments.seed)
         .workers(arguments.workers)
-        .check(images.finite().varies())
+        .check(images.finite())
         .check(Check::new("labels").range(0..10));
     let loader = match memory.device() {
         Device::Cpu => loader.memory(memory),

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use crate::batch::Position;
 pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
-pub use dataset::{Concat, Dataset, Items};
+pub use dataset::{Concat, Dataset, Items, TensorDataset};
 pub use loaded::Loaded;
 pub use loader::{Continued, Epoch, Epochs, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use sources::*;

@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use candle_core::{Result, Tensor};
 
 use crate::batch::Parts;
+use crate::elements::size;
 
 /// A batch whose tensors a loader counts, checks and copies to a device.
 ///
@@ -49,9 +50,7 @@ pub trait Tensors {
 
 /// The bytes of the tensors' elements.
 pub(super) fn bytes(batch: &impl Tensors) -> u64 {
-    let tensors = batch.tensors().into_iter();
-    let bytes = tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
-    bytes.sum::<usize>() as u64
+    batch.tensors().into_iter().map(size).sum::<usize>() as u64
 }
 
 impl Tensors for Tensor {

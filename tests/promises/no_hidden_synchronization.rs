@@ -116,7 +116,7 @@ fn batches_of_a_loader_never_wait_for_the_device() {
         let begin = Instant::now();
         while loader.stats().ready < STEPS - FIRST {
             let stats = loader.stats();
-            assert!(begin.elapsed() < Duration::from_secs(60), "{stats}");
+            assert!(begin.elapsed() < Duration::from_secs(60), "{stats:?}");
             thread::sleep(Duration::from_millis(1));
         }
         simulator.reset_counters();

@@ -3,8 +3,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::pad::buffer;
-use super::refused;
+use super::{buffer, refused};
 use crate::batch::{Batch, Extent};
 use crate::data::Tensors;
 use crate::error::{BoxedError, Result};

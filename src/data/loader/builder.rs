@@ -4,14 +4,13 @@ use bytesize::ByteSize;
 use candle_core::Device;
 
 use super::Loader;
-use super::produce::{Failing, Maker};
+use super::produce::{Maker, Skipped};
 use super::queue::Ahead;
-use super::source::Source;
 use crate::batch::{Fingerprint, SharedDivision};
-use crate::data::Tensors;
 use crate::data::batching::{Batching, Size};
 use crate::data::check::{Check, Checks};
 use crate::data::loaded::Reader;
+use crate::data::{Dataset, Tensors};
 use crate::distributed::Group;
 use crate::error::{BoxedError, Result, invalid};
 use crate::memory::DeviceMemory;
@@ -40,7 +39,6 @@ pub struct LoaderBuilder<S: Source, B> {
     /// Of this rank alone.
     pub(super) has_own_data: bool,
     pub(super) accepts_changes: bool,
-    pub(super) workers: usize,
     pub(super) ahead: Ahead,
 }
 
@@ -58,7 +56,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 name: String::new(),
                 collate: Box::new(collate),
                 checks: Checks::default(),
-                failing: Failing::default(),
+                retries: 0,
+                skips: 0,
+                skipped: Skipped::default(),
             },
             name: "data".to_owned(),
             batching: Batching {
@@ -74,8 +74,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             rank: (0, 1),
             has_own_data: false,
             accepts_changes: false,
-            workers: 1,
-            ahead: Ahead::default(),
+            ahead: Ahead {
+                workers: 1,
+                batches: None,
+                bytes: 1 << 30,
+                memory: None,
+                device: None,
+            },
         }
     }
 }
@@ -154,7 +159,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
 
     /// Reads with this many threads; 1 by default. With 0 each batch is read when it is asked for.
     pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.ahead.workers = workers;
         self
     }
 
@@ -196,14 +201,14 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
     /// again. Of a stream, the beginning of an epoch is tried again.
     pub fn retries(mut self, times: usize) -> Self {
-        self.maker.failing.retries = times;
+        self.maker.retries = times;
         self
     }
 
     /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller. No other sample
     /// moves to another batch, so a rank, or a resumed run, that can read the sample has the same batches.
     pub fn skip_failures(mut self, most: usize) -> Self {
-        self.maker.failing.skips = most;
+        self.maker.skips = most;
         self
     }
 
@@ -253,10 +258,10 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
-            None if self.workers > MOST_WORKERS => {
+            None if self.ahead.workers > MOST_WORKERS => {
                 format!(
                     "`workers` must be at most {MOST_WORKERS}, got {}",
-                    self.workers
+                    self.ahead.workers
                 )
             }
             None if self.name.is_empty() || self.name.contains('\0') => {
@@ -303,4 +308,57 @@ impl<S: Source, B> fmt::Debug for LoaderBuilder<S, B> {
             .field("batching", &self.batching)
             .finish_non_exhaustive()
     }
+}
+
+/// What a loader reads: a [`Dataset`], or a [`Stream`].
+pub trait Source: sealed::Sealed {
+    /// One sample.
+    type Sample: Send;
+}
+
+/// Samples that can only be read one after the other, such as those of a network or of a compressed archive; for
+/// [`Loader::builder`](super::Loader::builder).
+///
+/// The function begins an epoch, counted from 0. One worker reads, and a resumed loader reads the epoch's samples again up to its
+/// position, which it logs. The samples of an epoch must always come in the same order for that, with an error in the place of one that cannot
+/// be read: a position counts items taken, so that other samples stay in their batches.
+///
+/// A stream has no name and no length, so neither a resumed run nor other ranks notice that it reads something else: name the loader by its data,
+/// as in `.name("wiki-2024")`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::data::{Loader, Stream};
+/// use candle_headroom::error::BoxedError;
+///
+/// let lines = Stream(|_epoch| Ok("1 2 3 4 5".split(' ').map(|number| Ok(number.parse::<f32>()?))));
+/// let collate = |numbers: Vec<f32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(numbers, &Device::Cpu)?) };
+/// let mut loader = Loader::builder(lines, collate).batch(2).build()?;
+/// let mut sizes = Vec::new();
+/// for batch in &mut loader {
+///     sizes.push(batch?.elem_count());
+/// }
+/// assert_eq!(sizes, [2, 2, 1]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Stream<F>(pub F);
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<D: Dataset> sealed::Sealed for D {}
+impl<D: Dataset> Source for D {
+    type Sample = D::Sample;
+}
+
+impl<F> sealed::Sealed for Stream<F> {}
+impl<S, I, F> Source for Stream<F>
+where
+    S: Send,
+    I: Iterator<Item = Result<S, BoxedError>>,
+    F: Fn(u64) -> Result<I, BoxedError>,
+{
+    type Sample = S;
 }

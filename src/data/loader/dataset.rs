@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::Loader;
 use super::builder::LoaderBuilder;
-use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
+use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
 use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
@@ -61,8 +61,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         let len = dataset.len();
         let (order, text) = match &self.mixture {
             Some(weights) => {
-                let samples = self.samples.unwrap_or(len);
-                Order::mixed(samples, self.seed.unwrap_or(0), &dataset.parts(), weights)?
+                let (samples, seed) = (self.samples.unwrap_or(len), self.seed.unwrap_or(0));
+                Order::mixed(samples, seed, &dataset.parts(), weights)?
             }
             None => Order::new(len, self.seed),
         };
@@ -86,20 +86,13 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             batching: self.batching,
             cost: Box::new(move |index| costs.cost(index)),
         };
-        let skipped = Arc::clone(&self.maker.failing.skipped);
+        let skipped = Arc::clone(&self.maker.skipped);
         let produce = FromDataset {
             dataset,
             maker: self.maker,
         };
-        let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
-        Loader::new(
-            reader,
-            jobs,
-            Box::new(produce),
-            skipped,
-            self.workers,
-            self.ahead,
-        )
+        let jobs = Jobs::new(plan, self.rank, self.epochs);
+        Loader::new(reader, jobs, Box::new(produce), skipped, self.ahead)
     }
 }
 
@@ -121,7 +114,7 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
                     samples.push(sample);
                     indices.push(index);
                 }
-                Err(failed) => self.maker.failing.skip(failed)?,
+                Err(failed) => self.maker.skip(failed)?,
             }
         }
         let empty = || self.empty(job, is_stopped);

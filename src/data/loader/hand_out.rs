@@ -44,7 +44,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         if self.has_started {
             return Ok(());
         }
-        for number in 0..self.workers {
+        for number in 0..self.queue.ahead.workers {
             let queue = Arc::clone(&self.queue);
             let thread = thread::Builder::new().name(format!("{}-{number}", self.reader.name));
             match thread.spawn(move || queue.work()) {

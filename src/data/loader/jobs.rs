@@ -29,10 +29,6 @@ pub(super) struct Job {
     pub(super) failed: Option<Error>,
 }
 
-/// This rank, and how many there are.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rank(pub(super) usize, pub(super) usize);
-
 /// Says which samples are in which batch.
 pub(super) enum Plan {
     Dataset {
@@ -47,7 +43,8 @@ pub(super) enum Plan {
 /// Gives the jobs one after the other.
 pub(super) struct Jobs {
     pub(super) plan: Plan,
-    pub(super) rank: Rank,
+    /// This rank, and how many there are.
+    pub(super) rank: (usize, usize),
     division: Division,
     pub(super) epochs: Option<u64>,
     next: (u64, usize, usize),
@@ -57,7 +54,7 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) fn new(plan: Plan, rank: Rank, epochs: Option<u64>) -> Self {
+    pub(super) fn new(plan: Plan, rank: (usize, usize), epochs: Option<u64>) -> Self {
         Self {
             plan,
             rank,
@@ -85,13 +82,8 @@ impl Jobs {
         (self.division, self.is_first) = (division, true);
     }
 
-    fn go_to(&mut self, next: (u64, usize, usize)) {
+    pub(super) fn go_to(&mut self, next: (u64, usize, usize)) {
         (self.next, self.window) = (next, None);
-    }
-
-    /// A stream's epoch has ended.
-    pub(super) fn end_epoch(&mut self, epoch: u64) {
-        self.go_to((epoch + 1, 0, 0));
     }
 
     /// The next job; `None` after the last epoch.
@@ -100,7 +92,7 @@ impl Jobs {
         if self.epochs.is_some_and(|epochs| epoch >= epochs) {
             return None;
         }
-        let Rank(rank, ranks) = self.rank;
+        let (rank, ranks) = self.rank;
         let mut job = Job {
             indices: Vec::new(),
             spares: Vec::new(),

@@ -6,19 +6,15 @@ mod hand_out;
 mod jobs;
 mod produce;
 mod queue;
-mod source;
-mod stats;
 mod stream;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-pub use builder::LoaderBuilder;
+pub use builder::{LoaderBuilder, Source, Stream};
 pub use hand_out::{Epoch, Epochs};
-pub use source::{Source, Stream};
-pub use stats::LoaderStats;
 
 use super::loaded::Reader;
 use super::stage::Stage;
@@ -90,7 +86,6 @@ pub struct Loader<B> {
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
     held: Option<Done<B>>,
-    workers: usize,
     has_started: bool,
     skipped: Skipped,
     stats: LoaderStats,
@@ -103,12 +98,11 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         jobs: Jobs,
         produce: Box<dyn Produce<B>>,
         skipped: Skipped,
-        workers: usize,
         ahead: Ahead,
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
         let (ranks, windows, epochs) = (jobs.rank.1, jobs.windows(), jobs.epochs);
-        let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
+        let queue = Queue::new(jobs, produce, ahead, Arc::clone(&stage));
         Ok(Self {
             position: Position::new(data),
             begin: Place::default(),
@@ -120,7 +114,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             queue,
             stage,
             held: None,
-            workers,
             has_started: false,
             skipped,
             stats: LoaderStats::default(),
@@ -257,12 +250,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     /// Returns what it has done so far, and how long the caller waited for data.
     pub fn stats(&self) -> LoaderStats {
-        let ready = self.queue.ready();
+        let (ready, ready_bytes) = self.queue.ready();
         LoaderStats {
             skipped: self.skipped.load(Relaxed),
             elapsed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
-            ready: ready.batches + usize::from(self.held.is_some()),
-            ready_bytes: ready.bytes,
+            ready: ready + usize::from(self.held.is_some()),
+            ready_bytes,
             ..self.stats
         }
     }
@@ -290,5 +283,35 @@ impl<B> fmt::Debug for Loader<B> {
             .field("name", &self.reader.name)
             .field("position", &self.position)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a loader has done so far; from [`Loader::stats`](super::Loader::stats).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoaderStats {
+    /// Batches handed out.
+    pub batches: u64,
+    /// Samples in them, of this rank.
+    pub samples: u64,
+    /// Samples that were skipped because they could not be read.
+    pub skipped: usize,
+    /// How long the caller waited for them.
+    pub waited: Duration,
+    /// The time from the first batch's request to now.
+    pub elapsed: Duration,
+    /// Batches that are ready now.
+    pub ready: usize,
+    /// Their bytes.
+    pub ready_bytes: u64,
+}
+
+impl LoaderStats {
+    /// Returns the part of the time that the caller spent waiting for data, from 0 to 1.
+    pub fn wait_share(&self) -> f64 {
+        match self.elapsed.as_secs_f64() {
+            0. => 0.,
+            elapsed => (self.waited.as_secs_f64() / elapsed).min(1.),
+        }
     }
 }

@@ -36,45 +36,20 @@ pub(super) trait Produce<B>: Send + Sync {
 /// The number of samples that were skipped.
 pub(super) type Skipped = Arc<AtomicUsize>;
 
-/// What to do about a sample that cannot be read.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Failing {
-    /// How often it is read again.
-    pub(super) retries: usize,
-    /// How many samples may be left out in all.
-    pub(super) skips: usize,
-    pub(super) skipped: Skipped,
-}
-
-impl Failing {
-    /// Leaves out a sample that failed, or returns its error.
-    pub(super) fn skip(&self, failed: Error) -> Result<()> {
-        let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
-        match self.skipped.fetch_update(Relaxed, Relaxed, more) {
-            Ok(_) => {
-                tracing::warn!(error = %failed, "a sample is skipped");
-                Ok(())
-            }
-            Err(0) => Err(failed),
-            Err(skipped) => Err(DataError::TooManySkipped {
-                skipped,
-                reason: failed.into(),
-            }
-            .into()),
-        }
-    }
-}
-
 /// Reads samples and makes them into batches, whatever they come from.
 pub(super) struct Maker<S, B> {
     /// Of the dataset or the stream, for errors.
     pub(super) name: String,
     pub(super) collate: Collate<S, B>,
     pub(super) checks: Checks,
-    pub(super) failing: Failing,
+    /// How often a sample that failed is read again.
+    pub(super) retries: usize,
+    /// How many samples may be left out in all.
+    pub(super) skips: usize,
+    pub(super) skipped: Skipped,
 }
 
-impl<S, B> Maker<S, B> {
+impl<S, B: Tensors> Maker<S, B> {
     /// Runs the user's code that reads a sample.
     pub(super) fn read<T>(
         &self,
@@ -102,7 +77,7 @@ impl<S, B> Maker<S, B> {
         }
     }
 
-    /// The same, as often as [`Failing`] says. A panic is final: it may have left the dataset in any state.
+    /// The same, up to `retries` times more. A panic is final: it may have left the dataset in any state.
     pub(super) fn read_again<T>(
         &self,
         index: usize,
@@ -111,7 +86,7 @@ impl<S, B> Maker<S, B> {
         let mut tries = 0;
         loop {
             match self.read(index, &read) {
-                Err(Error::Data(error)) if tries < self.failing.retries => {
+                Err(Error::Data(error)) if tries < self.retries => {
                     tries += 1;
                     tracing::debug!(index, tries, %error, "reading a sample again");
                 }
@@ -119,9 +94,24 @@ impl<S, B> Maker<S, B> {
             }
         }
     }
-}
 
-impl<S, B: Tensors> Maker<S, B> {
+    /// Leaves out a sample that failed, or returns its error.
+    pub(super) fn skip(&self, failed: Error) -> Result<()> {
+        let more = |skipped| (skipped < self.skips).then_some(skipped + 1);
+        match self.skipped.fetch_update(Relaxed, Relaxed, more) {
+            Ok(_) => {
+                tracing::warn!(error = %failed, "a sample is skipped");
+                Ok(())
+            }
+            Err(0) => Err(failed),
+            Err(skipped) => Err(DataError::TooManySkipped {
+                skipped,
+                reason: failed.into(),
+            }
+            .into()),
+        }
+    }
+
     /// Makes a batch of the samples of a job that are this rank's, of `all` ranks' so many. Without any, and if other ranks may have some,
     /// it is what `empty` makes; `None` if the loader was dropped meanwhile.
     pub(super) fn batch(

@@ -23,6 +23,8 @@ const BRIEFLY: Duration = Duration::from_micros(50);
 /// What is read ahead.
 #[derive(Debug, Clone)]
 pub(super) struct Ahead {
+    /// The number of threads that read.
+    pub(super) workers: usize,
     /// `None` for as many as the number of workers asks for.
     pub(super) batches: Option<usize>,
     pub(super) bytes: u64,
@@ -31,25 +33,14 @@ pub(super) struct Ahead {
     pub(super) device: Option<Device>,
 }
 
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            batches: None,
-            bytes: 1 << 30,
-            memory: None,
-            device: None,
-        }
-    }
-}
-
 impl Ahead {
     /// Batches that may be begun before they are wanted.
-    pub(super) fn batches(&self, workers: usize) -> u64 {
-        self.batches.unwrap_or((2 * workers).max(4)) as u64
+    fn batches(&self) -> u64 {
+        self.batches.unwrap_or((2 * self.workers).max(4)) as u64
     }
 
     /// Whether so many bytes that are ready, and so many that are being made, are not too many.
-    pub(super) fn has_room(&self, ready: u64, making: u64) -> bool {
+    fn has_room(&self, ready: u64, making: u64) -> bool {
         let fits = |memory: &DeviceMemory| {
             let now = memory.reading();
             let known = now.in_use.zip(now.limit);
@@ -71,9 +62,7 @@ pub(super) struct Queue<B> {
     finished: AtomicU64,
     produce: Box<dyn Produce<B>>,
     stage: Arc<Stage>,
-    ahead: Ahead,
-    /// Batches that may be begun before they are wanted.
-    most: u64,
+    pub(super) ahead: Ahead,
 }
 
 struct State<B> {
@@ -93,18 +82,10 @@ struct State<B> {
     generation: u64,
 }
 
-/// The number and the bytes of the batches that are ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ready {
-    pub(super) batches: usize,
-    pub(super) bytes: u64,
-}
-
 impl<B: Tensors> Queue<B> {
     pub(super) fn new(
         jobs: Jobs,
         produce: Box<dyn Produce<B>>,
-        workers: usize,
         ahead: Ahead,
         stage: Arc<Stage>,
     ) -> Arc<Self> {
@@ -127,7 +108,6 @@ impl<B: Tensors> Queue<B> {
             finished: AtomicU64::new(0),
             produce,
             stage,
-            most: ahead.batches(workers),
             ahead,
         })
     }
@@ -176,7 +156,8 @@ impl<B: Tensors> Queue<B> {
             return false;
         };
         let making = largest.saturating_mul(state.making + 1);
-        state.next - state.wanted < self.most && self.ahead.has_room(state.ready_bytes, making)
+        state.next - state.wanted < self.ahead.batches()
+            && self.ahead.has_room(state.ready_bytes, making)
     }
 
     fn make(&self, job: Job) -> Done<B> {
@@ -194,7 +175,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 Ok(Made::EndOfEpoch) => {
                     // A stream has one worker, so no later job was begun.
-                    state.jobs.end_epoch(done.job.epoch);
+                    state.jobs.go_to((done.job.epoch + 1, 0, 0));
                 }
                 _ => {}
             }
@@ -221,12 +202,10 @@ impl<B: Tensors> Queue<B> {
         self.room.notify_all();
     }
 
-    pub(super) fn ready(&self) -> Ready {
+    /// The number and the bytes of the batches that are ready.
+    pub(super) fn ready(&self) -> (usize, u64) {
         let state = self.state.lock();
-        Ready {
-            batches: state.ready.len(),
-            bytes: state.ready_bytes,
-        }
+        (state.ready.len(), state.ready_bytes)
     }
 
     /// The next batch, if it is ready. It counts as ready until [`hand_out`](Self::hand_out).

@@ -3,14 +3,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Loader;
-use super::builder::LoaderBuilder;
-use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
+use super::builder::{LoaderBuilder, Stream};
+use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
-use super::source::Stream;
-use crate::data::Tensors;
 use crate::data::batching::Size;
-use crate::data::caught;
 use crate::data::dataset::without_samples;
+use crate::data::{Tensors, caught};
 use crate::error::{BoxedError, Result, invalid};
 use crate::mix::mix;
 
@@ -52,8 +50,7 @@ where
             }
         };
         let reader = self.reader("a stream", None, order);
-        let rank = Rank(self.rank.0, self.rank.1);
-        let skipped = Arc::clone(&self.maker.failing.skipped);
+        let skipped = Arc::clone(&self.maker.skipped);
         self.maker.name = self.name;
         let produce = FromStream {
             open: self.source.0,
@@ -64,17 +61,10 @@ where
             spares: Mutex::default(),
             gave_up: Mutex::new(None),
         };
-        let jobs = Jobs::new(Plan::Stream(samples), rank, self.epochs);
+        let jobs = Jobs::new(Plan::Stream(samples), self.rank, self.epochs);
         // More workers would read out of order.
-        let workers = self.workers.min(1);
-        Loader::new(
-            reader,
-            jobs,
-            Box::new(produce),
-            skipped,
-            workers,
-            self.ahead,
-        )
+        self.ahead.workers = self.ahead.workers.min(1);
+        Loader::new(reader, jobs, Box::new(produce), skipped, self.ahead)
     }
 }
 
@@ -181,7 +171,7 @@ where
                 Ok(sample) if spares.len() < SPARES => spares.push((index, sample)),
                 Ok(_) => {}
                 // Those of other ranks are theirs to read.
-                Err(error) if part.contains(&place) => self.maker.failing.skip(error)?,
+                Err(error) if part.contains(&place) => self.maker.skip(error)?,
                 Err(_) => {}
             }
         }
@@ -202,13 +192,7 @@ where
             item.ok().map(|sample| (number, sample))
         })
     }
-}
 
-impl<S, I, F, B> FromStream<F, I, S, B>
-where
-    I: Iterator<Item = Result<S, BoxedError>>,
-    F: Fn(u64) -> Result<I, BoxedError>,
-{
     fn open(&self, job: &Job) -> Result<Reading<I, S>> {
         let epoch = job.epoch;
         let items = self.maker.read_again(0, || (self.open)(epoch));

@@ -1,9 +1,10 @@
 //! Files of which each line is a sample.
 
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use memchr::memchr;
 use serde::de::DeserializeOwned;
@@ -36,7 +37,11 @@ use crate::fixed_file::FixedFile;
 /// ```
 #[derive(Debug)]
 pub struct Lines {
-    index: Index,
+    file: FixedFile,
+    /// Where each line starts.
+    starts: Vec<u64>,
+    /// Lines that were left out: before which of `starts`, and how many up to there in all.
+    left_out: Vec<(usize, usize)>,
 }
 
 /// Settings of [`Lines`], from [`Lines::builder`].
@@ -77,8 +82,85 @@ impl LinesBuilder {
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
     pub fn open(self) -> Result<Lines> {
-        let index = Index::open(&self.path, self.skips_blank)?;
-        Ok(Lines { index })
+        let mut lines = Lines {
+            file: open(&self.path)?,
+            starts: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let failed = |reason| DataError::io(&self.path, None, reason);
+        lines.find(self.skips_blank).map_err(failed)?;
+        Ok(lines)
+    }
+}
+
+/// What is read at once to find the lines.
+const PIECE: u64 = 1 << 18;
+
+/// A line without its ending, and where it is in the file.
+struct Line {
+    bytes: Vec<u8>,
+    start: u64,
+    /// Counted from 1, with those left out.
+    number: usize,
+}
+
+impl Lines {
+    /// Reads the file once. Lines of nothing but ASCII whitespace can be left out.
+    fn find(&mut self, skips_blank: bool) -> io::Result<()> {
+        let (mut start, mut is_blank) = (0, skips_blank);
+        let mut piece = vec![0; PIECE.min(self.file.len()) as usize];
+        let mut at = 0;
+        while at < self.file.len() {
+            piece.truncate((self.file.len() - at).min(PIECE) as usize);
+            self.file.read_at(&mut piece, at)?;
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                let newline = memchr(b'\n', rest);
+                let (line, after) = rest.split_at(newline.map_or(rest.len(), |at| at + 1));
+                is_blank = is_blank && line.iter().all(u8::is_ascii_whitespace);
+                (rest, at) = (after, at + line.len() as u64);
+                if newline.is_some() || at == self.file.len() {
+                    self.push(start, is_blank);
+                    (start, is_blank) = (at, skips_blank);
+                }
+            }
+        }
+        self.starts.shrink_to_fit();
+        self.file.check()
+    }
+
+    fn push(&mut self, start: u64, is_left_out: bool) {
+        if !is_left_out {
+            return self.starts.push(start);
+        }
+        let (before, all) = (self.starts.len(), self.left_out.last().map_or(0, |it| it.1));
+        self.left_out.pop_if(|it| it.0 == before);
+        self.left_out.push((before, all + 1));
+    }
+
+    /// A line with its ending, and the lines left out after it.
+    fn range(&self, index: usize) -> Option<Range<u64>> {
+        let start = *self.starts.get(index)?;
+        let next = self.starts.get(index + 1).copied();
+        Some(start..next.unwrap_or(self.file.len()))
+    }
+
+    fn line(&self, index: usize) -> Result<Line> {
+        let range = self.range(index).ok_or_else(|| out_of_range(self, index))?;
+        let start = range.start;
+        let read = self.file.read(range);
+        let mut bytes = read.map_err(|reason| DataError::io(self.file.path(), start, reason))?;
+        if let Some(newline) = memchr(b'\n', &bytes) {
+            let is_windows = newline.checked_sub(1).and_then(|at| bytes.get(at)) == Some(&b'\r');
+            bytes.truncate(newline - usize::from(is_windows));
+        }
+        let before = self.left_out.partition_point(|(at, _)| *at <= index);
+        let left_out = before.checked_sub(1).and_then(|at| self.left_out.get(at));
+        Ok(Line {
+            bytes,
+            start,
+            number: index + 1 + left_out.map_or(0, |(_, all)| *all),
+        })
     }
 }
 
@@ -86,7 +168,7 @@ impl Dataset for Lines {
     type Sample = String;
 
     fn len(&self) -> usize {
-        self.index.len()
+        self.starts.len()
     }
 
     /// Returns a line.
@@ -95,21 +177,22 @@ impl Dataset for Lines {
     /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file has changed since it
     /// was opened; and another one for an index out of range.
     fn get(&self, index: usize) -> Result<String, BoxedError> {
-        let line = self.index.line(self, index)?;
+        let line = self.line(index)?;
         let text = String::from_utf8(line.bytes);
         Ok(text.map_err(|error| {
             let offset = line.start + error.utf8_error().valid_up_to() as u64;
-            DataError::file(self.index.path(), offset, "is not UTF-8")
+            DataError::file(self.file.path(), offset, "is not UTF-8")
         })?)
     }
 
     /// Returns the bytes from this line to the next one that is a sample.
     fn cost(&self, index: usize) -> usize {
-        self.index.cost(index)
+        self.range(index)
+            .map_or(1, |range| (range.end - range.start) as usize)
     }
 
     fn name(&self) -> String {
-        self.index.name()
+        self.file.path().display().to_string()
     }
 }
 
@@ -140,7 +223,7 @@ impl Dataset for Lines {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct JsonLines<T> {
-    index: Index,
+    lines: Lines,
     sample: PhantomData<fn() -> T>,
 }
 
@@ -150,9 +233,9 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let index = Index::open(&path.into(), true)?;
+        let lines = Lines::builder(path).skip_blank().open()?;
         let sample = PhantomData;
-        Ok(Self { index, sample })
+        Ok(Self { lines, sample })
     }
 
     /// The error with its place in the file instead of that in the line.
@@ -167,7 +250,7 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
             0 => format!("line {}: {message}", line.number),
             _ => format!("line {}, column {column}: {message}", line.number),
         };
-        DataError::file(self.index.path(), offset, problem)
+        DataError::file(self.lines.file.path(), offset, problem)
     }
 }
 
@@ -175,7 +258,7 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     type Sample = T;
 
     fn len(&self) -> usize {
-        self.index.len()
+        self.lines.len()
     }
 
     /// Parses a line.
@@ -184,134 +267,24 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file has changed since it
     /// was opened; and another one for an index out of range.
     fn get(&self, index: usize) -> Result<T, BoxedError> {
-        let line = self.index.line(self, index)?;
+        let line = self.lines.line(index)?;
         Ok(serde_json::from_slice(&line.bytes).map_err(|error| self.wrong(&line, &error))?)
     }
 
     /// Returns the bytes from this line to the next one that is a sample.
     fn cost(&self, index: usize) -> usize {
-        self.index.cost(index)
+        self.lines.cost(index)
     }
 
     fn name(&self) -> String {
-        self.index.name()
+        self.lines.name()
     }
 }
 
 impl<T> fmt::Debug for JsonLines<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JsonLines")
-            .field("index", &self.index)
+            .field("lines", &self.lines)
             .finish()
-    }
-}
-
-/// What is read at once to find the lines.
-const PIECE: u64 = 1 << 18;
-
-/// Where each line of a file starts. A line ends with `\n` or `\r\n`, the last one also with the file.
-#[derive(Debug)]
-struct Index {
-    file: FixedFile,
-    starts: Vec<u64>,
-    /// Lines that were left out: before which of `starts`, and how many up to there in all.
-    left_out: Vec<(usize, usize)>,
-}
-
-/// A line without its ending, and where it is in the file.
-struct Line {
-    bytes: Vec<u8>,
-    start: u64,
-    /// Counted from 1, with those left out.
-    number: usize,
-}
-
-impl Index {
-    /// Reads a file once. Lines of nothing but ASCII whitespace can be left out.
-    fn open(path: &Path, skips_blank: bool) -> Result<Self, DataError> {
-        let file = open(path)?;
-        let mut index = Self {
-            file,
-            starts: Vec::new(),
-            left_out: Vec::new(),
-        };
-        let (mut start, mut is_blank) = (0, skips_blank);
-        let mut piece = vec![0; PIECE.min(index.file.len()) as usize];
-        let mut at = 0;
-        while at < index.file.len() {
-            piece.truncate((index.file.len() - at).min(PIECE) as usize);
-            let read = index.file.read_at(&mut piece, at);
-            read.map_err(|reason| DataError::io(path, None, reason))?;
-            let mut rest = &piece[..];
-            while !rest.is_empty() {
-                let newline = memchr(b'\n', rest);
-                let (line, after) = rest.split_at(newline.map_or(rest.len(), |at| at + 1));
-                is_blank = is_blank && line.iter().all(u8::is_ascii_whitespace);
-                (rest, at) = (after, at + line.len() as u64);
-                if newline.is_some() || at == index.file.len() {
-                    index.push(start, is_blank);
-                    (start, is_blank) = (at, skips_blank);
-                }
-            }
-        }
-        let check = index.file.check();
-        check.map_err(|reason| DataError::io(path, None, reason))?;
-        index.starts.shrink_to_fit();
-        Ok(index)
-    }
-
-    fn push(&mut self, start: u64, is_left_out: bool) {
-        if !is_left_out {
-            return self.starts.push(start);
-        }
-        let (before, all) = (self.starts.len(), self.left_out.last().map_or(0, |it| it.1));
-        self.left_out.pop_if(|it| it.0 == before);
-        self.left_out.push((before, all + 1));
-    }
-
-    fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    fn len(&self) -> usize {
-        self.starts.len()
-    }
-
-    fn name(&self) -> String {
-        self.path().display().to_string()
-    }
-
-    /// A line with its ending, and the lines left out after it.
-    fn range(&self, index: usize) -> Option<Range<u64>> {
-        let start = *self.starts.get(index)?;
-        let next = self.starts.get(index + 1).copied();
-        Some(start..next.unwrap_or(self.file.len()))
-    }
-
-    /// The bytes from a line to the next one that is a sample.
-    fn cost(&self, index: usize) -> usize {
-        self.range(index)
-            .map_or(1, |range| (range.end - range.start) as usize)
-    }
-
-    /// Reads a line of `dataset`, which has this index.
-    fn line(&self, dataset: &impl Dataset, index: usize) -> Result<Line> {
-        let range = self
-            .range(index)
-            .ok_or_else(|| out_of_range(dataset, index))?;
-        let start = range.start;
-        let read = self.file.read(range);
-        let mut bytes = read.map_err(|reason| DataError::io(self.path(), start, reason))?;
-        if let Some(newline) = memchr(b'\n', &bytes) {
-            let is_windows = newline.checked_sub(1).and_then(|at| bytes.get(at)) == Some(&b'\r');
-            bytes.truncate(newline - usize::from(is_windows));
-        }
-        let before = self.left_out.partition_point(|(at, _)| *at <= index);
-        let left_out = before.checked_sub(1).and_then(|at| self.left_out.get(at));
-        Ok(Line {
-            bytes,
-            start,
-            number: index + 1 + left_out.map_or(0, |(_, all)| *all),
-        })
     }
 }

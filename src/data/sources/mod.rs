@@ -2,7 +2,6 @@
 
 mod lines;
 mod safetensors;
-mod tensors;
 mod tokens;
 
 use std::path::Path;
@@ -12,7 +11,6 @@ use crate::fixed_file::FixedFile;
 
 pub use self::lines::{JsonLines, Lines, LinesBuilder};
 pub use self::safetensors::{SafetensorsBuilder, SafetensorsDataset};
-pub use self::tensors::TensorDataset;
 pub use self::tokens::{TokenType, TokenWindow, Tokens, TokensBuilder, stack_tokens};
 
 #[cfg(feature = "image")]
@@ -21,7 +19,7 @@ mod images;
 mod parquet;
 
 #[cfg(feature = "image")]
-pub use self::images::{Channels, Image, ImageFolder, ImageFolderBuilder, stack_images};
+pub use self::images::{Image, ImageFolder, ImageFolderBuilder, stack_images};
 #[cfg(feature = "parquet")]
 pub use self::parquet::{ParquetBuilder, ParquetDataset};
 

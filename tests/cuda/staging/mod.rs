@@ -116,7 +116,7 @@ fn wait_for_ready(loader: &Loader<Vec<Tensor>>, batches: usize) {
     while loader.stats().ready < batches {
         assert!(
             begin.elapsed() < Duration::from_secs(20),
-            "{}",
+            "{:?}",
             loader.stats()
         );
         thread::sleep(Duration::from_millis(1));

@@ -205,13 +205,7 @@ fn waiting_is_measured() {
     let stats = loader.stats();
     assert_eq!((stats.batches, stats.samples), (8, 64));
     assert_eq!(stats.waited, waited);
-    assert!(stats.wait_share() > 0.5 && stats.is_starved(), "{stats}");
-    assert!(
-        stats
-            .to_string()
-            .starts_with("8 batches, 64 samples, waited "),
-        "{stats}"
-    );
+    assert!(stats.wait_share() > 0.5, "{stats:?}");
 
     // Reading takes less than a third of training's time: 512 ms in all, of which little is waited for.
     let (builder, _) = slow(8);
@@ -223,7 +217,7 @@ fn waiting_is_measured() {
     let stats = loader.stats();
     // The first batch cannot be ready.
     assert!(
-        !stats.is_starved() || stats.waited < Duration::from_millis(256),
-        "{stats}"
+        stats.wait_share() <= 0.05 || stats.waited < Duration::from_millis(256),
+        "{stats:?}"
     );
 }

@@ -234,31 +234,45 @@ fn counters_that_cannot_be_read_change_nothing() {
 
 #[test]
 fn parts_of_a_mixture_come_by_weight() {
-    let parts = Concat(vec![Numbers(100), Numbers(20), Numbers(4)]);
+    let parts = Concat([100, 10, 7, 0].map(Numbers).into());
     let builder = Loader::builder(parts, collate)
-        .mixture([1., 1., 2.])
-        .samples(80);
-    let mut loader = builder.shuffle(1).batch(80).epochs(5).build().unwrap();
-    let mut drawn = vec![0; 124];
+        .mixture([1., 1., 2., 0.])
+        .samples(40);
+    let mut loader = builder.shuffle(3).batch(40).epochs(10).build().unwrap();
+    let mut drawn = vec![0; 117];
     for batch in &mut loader {
         let batch = batch.unwrap();
         let mut shares = [0; 3];
         for &index in &batch.indices {
             drawn[index] += 1;
-            shares[usize::from(index >= 100) + usize::from(index >= 120)] += 1;
+            shares[usize::from(index >= 100) + usize::from(index >= 110)] += 1;
         }
-        assert_eq!(shares, [20, 20, 40]);
+        assert_eq!(shares, [10, 10, 20]);
     }
-    // A part is read through before any of its samples comes again.
+    // A part is read through before any of its samples comes again: 100 draws from 100 samples, 100 from 10, 200 from 7.
     assert!(drawn[..100].iter().all(|times| *times == 1));
-    assert!(drawn[100..120].iter().all(|times| *times == 5));
-    assert!(drawn[120..].iter().all(|times| *times == 50));
-    let refused = Loader::builder(Numbers(3), collate)
-        .mixture([1., 1.])
-        .build()
-        .unwrap_err();
+    assert!(drawn[100..110].iter().all(|times| *times == 10));
+    assert!(drawn[110..].iter().all(|times| [28, 29].contains(times)));
+}
+
+#[test]
+fn weights_that_cannot_be_meant_are_refused() {
+    let build = |sizes: &[usize], weights: &[f64]| {
+        let parts = Concat(sizes.iter().copied().map(Numbers).collect());
+        Loader::builder(parts, collate).mixture(weights).build()
+    };
+    for weights in [
+        &[1.][..],
+        &[0., 0.],
+        &[-1., 2.],
+        &[f64::NAN, 1.],
+        &[f64::INFINITY, 1.],
+    ] {
+        assert!(build(&[5, 5], weights).is_err(), "{weights:?}");
+    }
+    assert!(build(&[5, 0], &[1., 1.]).is_err());
     assert_eq!(
-        refused.to_string(),
+        build(&[3], &[1., 1.]).unwrap_err().to_string(),
         "`mixture` needs a weight of at least 0 for each of 1 parts, not all 0, got [1.0, 1.0]"
     );
 }

@@ -177,7 +177,7 @@ mod rows {
 
 #[cfg(feature = "image")]
 mod pictures {
-    use candle_headroom::data::{Channels, ImageFolder};
+    use candle_headroom::data::ImageFolder;
     use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 
     use super::*;
@@ -197,8 +197,8 @@ mod pictures {
             let read = |content: &[u8]| {
                 fs::write(&path, content).unwrap();
                 let builder = || ImageFolder::builder(folder.path()).max_pixels(1 << 14);
-                read_all(builder().size(3, 70).channels(Channels::Gray).open());
-                read_all(builder().channels(Channels::Rgba).open())
+                read_all(builder().size(3, 70).open());
+                read_all(builder().open())
             };
             attack(name, CASES, &valid.into_inner(), read);
             fs::remove_file(path).unwrap();

@@ -1,10 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::content::Content;
-use super::dataset::Cut;
-use super::header::read_header;
-use super::{TokenType, Tokens};
+use super::{Content, Cut, TokenType, Tokens, read_header};
 use crate::data::dataset::without_samples;
 use crate::data::sources::open;
 use crate::error::{DataError, Error, Result, invalid};

@@ -1,15 +1,360 @@
 //! Tokens, in raw files or in memory.
 
 mod builder;
-mod content;
-mod dataset;
-mod header;
-mod stack;
-mod token_type;
-mod window;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
 
 pub use builder::TokensBuilder;
-pub use dataset::Tokens;
-pub use stack::stack_tokens;
-pub use token_type::TokenType;
-pub use window::TokenWindow;
+
+use crate::data::dataset::{Dataset, out_of_range};
+use crate::error::{BoxedError, DataError, invalid};
+use crate::fixed_file::FixedFile;
+
+/// A raw file of tokens, or a list of them: a sample is a window of it, or a document.
+///
+/// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
+/// write them. A header of llm.c is recognised. A sample is a view ([`TokenWindow`]), whose tokens are read from the file when they are
+/// needed; [`stack_tokens`](super::stack_tokens) reads a tensor of several. [`from_vec`](Self::from_vec) takes tokens that are in memory.
+///
+/// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
+/// file and rename that; a dataset that is open keeps the old one.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Tokens, stack_tokens};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.bin");
+/// let tokens: Vec<u8> = (0..10u16).flat_map(u16::to_le_bytes).collect();
+/// std::fs::write(&path, tokens)?;
+///
+/// // A context of 4 tokens: the window has one more, and the next window begins with it.
+/// let tokens = Tokens::builder(&path).window(5).stride(4).open()?;
+/// assert_eq!(tokens.len(), 2); // the last token is in no window
+/// assert_eq!(tokens.get(1)?.to_vec()?, [4, 5, 6, 7, 8]);
+/// let batch = stack_tokens(vec![tokens.get(0)?, tokens.get(1)?])?;
+/// assert_eq!(batch.dims(), [2, 5]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    content: Arc<Content>,
+    cut: Arc<Cut>,
+}
+
+/// Where samples begin and end, in tokens.
+#[derive(Debug)]
+enum Cut {
+    Windows {
+        window: usize,
+        stride: usize,
+        count: usize,
+    },
+    /// The ends of the documents, the last tokens included.
+    Documents(Box<[usize]>),
+}
+
+impl Cut {
+    fn len(&self) -> usize {
+        match self {
+            Self::Windows { count, .. } => *count,
+            Self::Documents(ends) => ends.len(),
+        }
+    }
+
+    fn range(&self, index: usize) -> Option<Range<usize>> {
+        match self {
+            Self::Windows {
+                window,
+                stride,
+                count,
+            } => (index < *count).then(|| index * stride..index * stride + window),
+            Self::Documents(ends) => {
+                let end = *ends.get(index)?;
+                let start = index.checked_sub(1).and_then(|before| ends.get(before));
+                Some(start.copied().unwrap_or(0)..end)
+            }
+        }
+    }
+}
+
+impl Dataset for Tokens {
+    type Sample = TokenWindow;
+
+    fn len(&self) -> usize {
+        self.cut.len()
+    }
+
+    /// Returns a view of a window or a document; the file is not touched.
+    ///
+    /// # Errors
+    /// An [error of data](crate::Error::is_data) for an index out of range.
+    fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
+        let range = self
+            .cut
+            .range(index)
+            .ok_or_else(|| out_of_range(self, index))?;
+        Ok(TokenWindow {
+            content: Arc::clone(&self.content),
+            range,
+        })
+    }
+
+    /// Returns the number of tokens.
+    fn cost(&self, index: usize) -> usize {
+        self.cut.range(index).map_or(1, |range| range.len())
+    }
+
+    fn name(&self) -> String {
+        self.content.name()
+    }
+}
+
+/// Consecutive tokens, which are read when they are needed: the sample of [`Tokens`](super::Tokens). It keeps the file open.
+#[derive(Debug, Clone)]
+pub struct TokenWindow {
+    content: Arc<Content>,
+    range: Range<usize>,
+}
+
+impl TokenWindow {
+    /// Returns the number of tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Returns whether there is no token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Appends the tokens to a vector, which stays as it is after an error.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file cannot be read or has changed since it was opened.
+    pub fn write_u32(&self, tokens: &mut Vec<u32>) -> Result<(), DataError> {
+        let before = tokens.len();
+        let read = self.append(&mut Vec::new(), tokens);
+        let read = read.and_then(|()| self.content.check());
+        read.inspect_err(|_| tokens.truncate(before))
+    }
+
+    /// Returns the tokens.
+    ///
+    /// # Errors
+    /// Those of [`write_u32`](Self::write_u32).
+    pub fn to_vec(&self) -> Result<Vec<u32>, DataError> {
+        let mut tokens = Vec::new();
+        self.write_u32(&mut tokens)?;
+        Ok(tokens)
+    }
+
+    /// Appends the tokens by way of `bytes`, without checking the file for changes.
+    fn append(&self, bytes: &mut Vec<u8>, tokens: &mut Vec<u32>) -> Result<(), DataError> {
+        self.content.append(self.range.clone(), bytes, tokens)
+    }
+}
+
+/// Makes one tensor of windows of equal length: `u32`, `[windows, tokens]`, on the CPU.
+///
+/// It is a collate function for a loader of [`Tokens`](super::Tokens).
+///
+/// # Errors
+/// An [error of data](crate::Error::is_data) if there is no window or if the lengths differ, as those of documents do, and
+/// [`DataError::File`](crate::error::DataError::File) if a file cannot be read or has changed since it was opened.
+pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
+    let len = match windows.first() {
+        Some(first) => first.len(),
+        None => return Err(invalid!(Data, "no windows to stack").into()),
+    };
+    let mut lengths = windows.iter().map(TokenWindow::len).enumerate();
+    if let Some((other, found)) = lengths.find(|(_, found)| *found != len) {
+        return Err(invalid!(
+            Data,
+            "windows of equal length are stacked: window 0 has {len} tokens, window {other} \
+             has {found}; `Pad` and `Pack` take documents"
+        )
+        .into());
+    }
+    let mut tokens = Vec::with_capacity(windows.len() * len);
+    // Of one window: what the system copies into it is still in the core's first cache when it is widened.
+    let mut bytes = Vec::new();
+    for window in &windows {
+        window.append(&mut bytes, &mut tokens)?;
+    }
+    // Once for windows of the same file, after they were read.
+    for same in windows.chunk_by(|a, b| Arc::ptr_eq(&a.content, &b.content)) {
+        same.first()
+            .map_or(Ok(()), |window| window.content.check())?;
+    }
+    Ok(Tensor::from_vec(
+        tokens,
+        (windows.len(), len),
+        &Device::Cpu,
+    )?)
+}
+
+/// Tokens in a file or in memory.
+enum Content {
+    File {
+        file: FixedFile,
+        token: TokenType,
+        /// Where the first token is, in bytes.
+        header: usize,
+    },
+    Memory(Vec<u32>),
+}
+
+impl Content {
+    fn name(&self) -> String {
+        match self {
+            Self::File { file, .. } => file.path().display().to_string(),
+            Self::Memory(_) => "tokens in memory".to_owned(),
+        }
+    }
+
+    /// Appends the tokens of a range to `tokens`. Those of a file are read into `bytes` first, and the file is not checked for changes.
+    fn append(
+        &self,
+        range: Range<usize>,
+        bytes: &mut Vec<u8>,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), DataError> {
+        match self {
+            Self::File {
+                file,
+                token,
+                header,
+            } => {
+                let size = token.size_in_bytes();
+                let at = (header + range.start * size) as u64;
+                // What is there of another range is overwritten.
+                bytes.resize(range.len() * size, 0);
+                let read = file.read_at(bytes, at);
+                read.map_err(|reason| DataError::io(file.path(), at, reason))?;
+                token.widen(bytes, tokens);
+            }
+            Self::Memory(all) => tokens.extend_from_slice(all.get(range).unwrap_or_default()),
+        }
+        Ok(())
+    }
+
+    /// Checks that the file has not changed.
+    fn check(&self) -> Result<(), DataError> {
+        match self {
+            Self::File { file, .. } => {
+                let check = file.check();
+                check.map_err(|reason| DataError::io(file.path(), None, reason))
+            }
+            Self::Memory(_) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Content").field(&self.name()).finish()
+    }
+}
+
+/// How a file stores a token: an unsigned integer, the least significant byte first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenType {
+    /// One byte, such as raw text.
+    U8,
+    /// Two bytes, for vocabularies of up to 65,536 tokens.
+    U16,
+    /// Four bytes.
+    U32,
+}
+
+impl TokenType {
+    /// Returns the bytes of a token.
+    #[must_use]
+    pub fn size_in_bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::U16 => 2,
+            Self::U32 => 4,
+        }
+    }
+
+    /// The largest token.
+    fn max(self) -> u32 {
+        match self {
+            Self::U8 => u8::MAX.into(),
+            Self::U16 => u16::MAX.into(),
+            Self::U32 => u32::MAX,
+        }
+    }
+
+    /// Appends the tokens of some bytes. The iterators know their length, so that the loops have no branch and are vectorized.
+    fn widen(self, bytes: &[u8], tokens: &mut Vec<u32>) {
+        match self {
+            Self::U8 => tokens.extend(bytes.iter().map(|byte| u32::from(*byte))),
+            Self::U16 => {
+                let (bytes, _) = bytes.as_chunks();
+                tokens.extend(
+                    bytes
+                        .iter()
+                        .map(|token| u32::from(u16::from_le_bytes(*token))),
+                );
+            }
+            Self::U32 => {
+                let (bytes, _) = bytes.as_chunks();
+                tokens.extend(bytes.iter().map(|token| u32::from_le_bytes(*token)));
+            }
+        }
+    }
+}
+
+/// The length of the header that llm.c's scripts write: 256 integers of 32 bits, of which the first three are a magic number, the version
+/// and the number of tokens.
+const BYTES: u64 = 1024;
+
+/// The type of the tokens and the bytes before the first one, of a file that begins with such a header. `asked` is the type that the
+/// caller has set.
+fn read_header(
+    file: &FixedFile,
+    asked: Option<TokenType>,
+) -> Result<Option<(TokenType, usize)>, DataError> {
+    if file.len() < BYTES {
+        return Ok(None);
+    }
+    let mut first = [0; 12];
+    let read = file.read_at(&mut first, 0);
+    read.map_err(|reason| DataError::io(file.path(), 0, reason))?;
+    let integer = |at: usize| {
+        first
+            .as_chunks()
+            .0
+            .get(at)
+            .map_or(0, |it| u32::from_le_bytes(*it))
+    };
+    let (version, count) = (integer(1), u64::from(integer(2)));
+    let (known, token) = match integer(0) {
+        20_240_520 => (1, TokenType::U16),
+        20_240_801 => (7, TokenType::U32),
+        _ => return Ok(None),
+    };
+    let (bytes, size) = (file.len() - BYTES, token.size_in_bytes() as u64);
+    let problem = if version != known {
+        format!("version {version}, and version {known} is supported")
+    } else if asked.is_some_and(|asked| asked != token) {
+        format!("tokens of type {token:?}: leave out `dtype`, or set that type")
+    } else if bytes != count * size {
+        let found = bytes / size;
+        format!("{count} tokens, and {found} follow it: the file is not whole")
+    } else {
+        return Ok(Some((token, BYTES as usize)));
+    };
+    let problem = format!(
+        "begins with llm.c's header, which states {problem}; `skip_header(0)` reads a file without a header, and the header as tokens"
+    );
+    Err(DataError::file(file.path(), 0, problem))
+}

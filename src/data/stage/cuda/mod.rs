@@ -1,6 +1,5 @@
 mod load;
 mod slot;
-mod stream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use crate::error::{Error, Resource, Result};
-use load::{Load, Shared};
+use load::{CopyStream, Load, Shared};
 use slot::{Ring, fill, places};
-use stream::CopyStream;
 
 /// The way to one GPU.
 #[derive(Debug)]

@@ -9,16 +9,15 @@ fn labels_are_checked_at_the_ends_of_their_range() {
     assert_eq!(problem(&tensor(&[0u32, 9, 4]), &[labels(0..10)]), "");
     assert_eq!(
         problem(&tensor(&[1u32, 2, 10]), &[labels(0..10)]),
-        "sample 2, tensor `x` holds 10 at [2], expected values in 0..10; they seem to count from 1: subtract 1"
+        "sample 2, tensor `x` holds 10 at [2], expected values in 0..10"
     );
-    let whole = "the range must cover all classes, or the whole vocabulary with its added tokens";
     assert_eq!(
         problem(&tensor(&[0u32, 10, 11]), &[labels(0..10)]),
-        format!("sample 1, tensor `x` holds 10 at [1], expected values in 0..10; {whole}")
+        "sample 1, tensor `x` holds 10 at [1], expected values in 0..10"
     );
     assert_eq!(
         problem(&tensor(&[[3i64, 4], [5, -100]]), &[labels(0..10)]),
-        "sample 1, tensor `x` holds -100 at [1, 1], expected values in 0..10; call `.ignore(-100)` if it marks what does not count"
+        "sample 1, tensor `x` holds -100 at [1, 1], expected values in 0..10"
     );
     assert_eq!(
         problem(
@@ -31,7 +30,7 @@ fn labels_are_checked_at_the_ends_of_their_range() {
     let none = tensor(&[1u32, u32::MAX]);
     assert!(
         problem(&none, &[labels(0..10)])
-            .ends_with("call `.ignore(4294967295)` if it marks what does not count")
+            .contains("holds 4294967295 at [1], expected values in 0..10")
     );
     assert_eq!(
         problem(&none, &[labels(0..10).ignore(i64::from(u32::MAX))]),
@@ -45,15 +44,15 @@ fn labels_are_checked_at_the_ends_of_their_range() {
     assert_eq!(problem(&tensor(&[i64::MAX]), &[x().range(..=i64::MAX)]), "");
     assert!(
         problem(&tensor(&[i64::MAX]), &[x().range(..i64::MAX)])
-            .contains("in ..9223372036854775807;")
+            .ends_with("in ..9223372036854775807")
     );
     assert!(
         problem(&tensor(&[0i64]), &[x().range(1..)])
-            .contains("holds 0 at [0], expected values in 1..;")
+            .ends_with("holds 0 at [0], expected values in 1..")
     );
     assert!(
         problem(&tensor(&[0u8]), &[x().range(5..5)])
-            .contains("holds 0 at [0], expected values in 5..5;")
+            .ends_with("holds 0 at [0], expected values in 5..5")
     );
     assert!(problem(&tensor(&[200u8]), &[x().range(0..=199)]).contains("0..=199"));
     // Only what was declared counts, and the places after the last check are free.
@@ -106,7 +105,7 @@ fn floats_are_checked_in_every_type() {
     let pixels = tensor(&[[0f32, 0.5], [1., 128.]]);
     assert_eq!(
         problem(&pixels, &[x().range(0..=1)]),
-        "sample 1, tensor `x` holds 128 at [1, 1], expected values in 0..=1; divide pixels by 255"
+        "sample 1, tensor `x` holds 128 at [1, 1], expected values in 0..=1"
     );
     assert_eq!(problem(&(pixels / 255.).unwrap(), &[x().range(0..=1)]), "");
     // An open end is open: 1 is not in it.
@@ -125,13 +124,12 @@ fn views_are_read_as_they_are() {
         "sample 1, tensor `x` holds NaN at [1, 1], expected finite values"
     );
     let last = stored.narrow(1, 2, 1).unwrap();
-    assert_eq!(problem(&last, &[x().finite().varies()]), "");
+    assert_eq!(problem(&last, &[x().finite()]), "");
     let below = stored.narrow(0, 1, 1).unwrap();
     assert!(problem(&below, &[x().finite()]).contains("sample 0, tensor `x` holds NaN at [0, 1]"));
     let broadcast = tensor(&[1u32, 2]).broadcast_as((3, 2)).unwrap();
-    assert_eq!(
-        problem(&broadcast, &[x().varies()]),
-        "tensor `x` holds 3 samples that are all equal, expected samples that differ; look at what reads them"
+    assert!(
+        problem(&broadcast, &[x().range(0..2)]).contains("sample 0, tensor `x` holds 2 at [0, 1]")
     );
     // A block boundary of the search, and the last element.
     for place in [1023, 1024, 4999] {

@@ -1,16 +1,18 @@
 //! Folders of images.
 
-mod decode;
-
 use std::fs::{self, DirEntry};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageDecoder, ImageReader};
+use memchr::memchr;
 
+use crate::data::collate::stack;
 use crate::data::dataset::{Dataset, out_of_range, without_samples};
 use crate::error::{BoxedError, DataError, Result, invalid};
-pub use decode::Channels;
-use decode::Decoding;
+use crate::fixed_file::FixedFile;
 
 const MAX_PIXELS: u64 = 89_478_485;
 
@@ -55,7 +57,7 @@ pub struct ImageFolderBuilder {
 }
 
 impl ImageFolder {
-    /// Lists a folder of classes; its images keep their size and get three channels.
+    /// Lists a folder of classes; its images keep their size.
     ///
     /// # Errors
     /// Those of [`ImageFolderBuilder::open`].
@@ -68,7 +70,6 @@ impl ImageFolder {
         ImageFolderBuilder {
             path: path.into(),
             decoding: Decoding {
-                channels: Channels::Rgb,
                 size: None,
                 max_pixels: MAX_PIXELS,
             },
@@ -87,12 +88,6 @@ impl ImageFolderBuilder {
     /// ratio is not kept.
     pub fn size(mut self, height: u32, width: u32) -> Self {
         self.decoding.size = Some((height, width));
-        self
-    }
-
-    /// Sets what a pixel has; [`Channels::Rgb`] by default. Images are converted, those of 16 bits to 8.
-    pub fn channels(mut self, channels: Channels) -> Self {
-        self.decoding.channels = channels;
         self
     }
 
@@ -196,7 +191,8 @@ impl Dataset for ImageFolder {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Image {
-    /// The pixels: `u8`, `[height, width, channels]`, on the CPU.
+    /// The pixels: `u8`, `[height, width, 3]`, red, green and blue, on the CPU. Images of another kind are converted, those of 16 bits to 8; of a
+    /// grey one the three are equal.
     pub pixels: Tensor,
     /// The index of its class.
     pub label: u32,
@@ -204,30 +200,96 @@ pub struct Image {
     pub path: PathBuf,
 }
 
-/// Makes two tensors of images of equal size: the pixels, `u8`, `[images, height, width, channels]`, and the labels, `u32`,
+/// Makes two tensors of images of equal size: the pixels, `u8`, `[images, height, width, 3]`, and the labels, `u32`,
 /// `[images]`, both on the CPU. It is a collate function for a loader of [`ImageFolder`].
 ///
 /// # Errors
 /// An [error of data](crate::Error::is_data) if there is no image or if the sizes differ.
 pub fn stack_images(images: Vec<Image>) -> Result<(Tensor, Tensor), BoxedError> {
-    let Some(first) = images.first() else {
-        return Err(invalid!(Data, "no images to stack").into());
-    };
-    let shape = first.pixels.dims();
-    if let Some(other) = images.iter().find(|image| image.pixels.dims() != shape) {
+    let mut neighbours = images.iter().zip(images.iter().skip(1));
+    let differ = |(one, other): &(&Image, &Image)| one.pixels.dims() != other.pixels.dims();
+    if let Some((one, other)) = neighbours.find(differ) {
         return Err(invalid!(
             Data,
-            "images of equal size are stacked: {} has {shape:?}, {} has {:?}; set `size`",
-            first.path.display(),
+            "images of equal size are stacked: {} has {:?}, {} has {:?}; set `size`",
+            one.path.display(),
+            one.pixels.dims(),
             other.path.display(),
             other.pixels.dims(),
         )
         .into());
     }
-    let pixels: Vec<_> = images.iter().map(|image| &image.pixels).collect();
-    let labels = images.iter().map(|image| image.label);
-    Ok((
-        Tensor::stack(&pixels, 0)?,
-        Tensor::from_iter(labels, &Device::Cpu)?,
-    ))
+    let pair = |image: Image| Ok((image.pixels, Tensor::new(image.label, &Device::Cpu)?));
+    stack(images.into_iter().map(pair).collect::<Result<_>>()?)
+}
+
+/// How images are decoded.
+#[derive(Debug, Clone, Copy)]
+struct Decoding {
+    /// Height and width.
+    size: Option<(u32, u32)>,
+    max_pixels: u64,
+}
+
+impl Decoding {
+    /// Reads a file: `u8`, `[height, width, 3]`.
+    fn read(self, path: &Path) -> Result<Tensor, BoxedError> {
+        let read = FixedFile::open(path).and_then(|file| file.read(0..file.len()));
+        let bytes = read.map_err(|reason| DataError::io(path, None, reason))?;
+        let wrong = |problem: String| DataError::file(path, None, problem);
+        if is_truncated(&bytes) {
+            let end = bytes.len() as u64;
+            return Err(DataError::file(path, end, "ends here, in the middle of the image").into());
+        }
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let reader = reader.map_err(|reason| DataError::io(path, None, reason))?;
+        let invalid = |error: image::ImageError| wrong(error.to_string());
+        let decoder = reader.into_decoder().map_err(invalid)?;
+        let ((width, height), most) = (decoder.dimensions(), self.max_pixels);
+        if u64::from(width) * u64::from(height) > most {
+            return Err(wrong(format!(
+                "has {width} × {height} pixels, and at most {most} are decoded: raise `max_pixels`, or leave the image out"
+            ))
+            .into());
+        }
+        let mut image = DynamicImage::from_decoder(decoder).map_err(invalid)?;
+        if let Some((height, width)) = self.size {
+            image = image.resize_exact(width, height, FilterType::Triangle);
+        }
+        let (height, width) = (image.height() as usize, image.width() as usize);
+        let pixels = image.into_rgb8().into_raw();
+        Ok(Tensor::from_vec(pixels, (height, width, 3), &Device::Cpu)?)
+    }
+}
+
+/// Returns whether bytes are the beginning of a JPEG file whose end is missing. The decoder fills what a truncated file lacks
+/// with grey, without an error.
+fn is_truncated(bytes: &[u8]) -> bool {
+    const START: [u8; 2] = [0xFF, 0xD8];
+    bytes.starts_with(&START) && !has_end(bytes.get(START.len()..).unwrap_or_default())
+}
+
+/// Walks over segments, which state their length, and the compressed data between them, in which a marker cannot occur.
+fn has_end(mut rest: &[u8]) -> bool {
+    const END: u8 = 0xD9;
+    while let Some(at) = memchr(0xFF, rest) {
+        let Some((marker, after)) = rest.get(at + 1..).and_then(<[u8]>::split_first) else {
+            return false;
+        };
+        rest = match *marker {
+            END => return true,
+            // Filling before a marker.
+            0xFF => rest.get(at + 1..).unwrap_or_default(),
+            // An escaped byte of the data, or a marker without a segment.
+            0x00 | 0x01 | 0xD0..=0xD8 => after,
+            _ => match after {
+                [high, low, ..] => {
+                    let len = usize::from(u16::from_be_bytes([*high, *low]));
+                    after.get(len..).unwrap_or_default()
+                }
+                _ => return false,
+            },
+        };
+    }
+    false
 }

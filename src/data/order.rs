@@ -1,17 +1,13 @@
 //! The order of samples as a function: no list of them is kept, however many there are.
 
-mod permutation;
-
 use crate::error::{Result, invalid};
 use crate::mix::mix;
-
-use permutation::Permutation;
 
 /// The longest text about the parts of a mixture, because a position is to stay short.
 const LONGEST: usize = 40;
 
 /// The sample at each place of each epoch.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Order {
     /// Places in an epoch.
     len: usize,
@@ -22,7 +18,7 @@ pub(super) struct Order {
 }
 
 /// A part of a dataset in a mixture.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Part {
     /// Index of its first sample in the whole dataset.
     first: usize,
@@ -58,7 +54,7 @@ impl Order {
                 "`mixture` needs a weight of at least 0 for each of {parts} parts, not all 0, got {weights:?}"
             ));
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut texts) = (Vec::new(), Vec::new());
         let (mut first, mut sum, mut placed) = (0, 0., 0);
         for (index, (&size, weight)) in sizes.iter().zip(weights).enumerate() {
             sum += weight;
@@ -78,6 +74,7 @@ impl Order {
                      set more `samples`"
                 ));
             }
+            texts.push(format!("{weight} of {size}"));
             parts.push(Part {
                 first,
                 len: size,
@@ -86,11 +83,7 @@ impl Order {
             first += size;
             placed += quota;
         }
-        let mixed = weights.iter().zip(sizes);
-        let mixed: Vec<_> = mixed
-            .map(|(weight, size)| format!("{weight} of {size}"))
-            .collect();
-        let mut mixed = mixed.join(" + ");
+        let mut mixed = texts.join(" + ");
         if mixed.len() > LONGEST {
             let hash = mixed
                 .bytes()
@@ -109,21 +102,15 @@ impl Order {
     /// The index of the sample at a place of an epoch.
     pub(super) fn index(&self, epoch: u64, place: usize) -> usize {
         let Some(seed) = self.seed else { return place };
-        let place = permuted(self.len, [seed, epoch, 0], place);
-        if self.parts.is_empty() {
-            return place;
-        }
-        let mut within = place;
+        let mut place = permuted(self.len, [seed, epoch, 0], place);
         for (number, part) in self.parts.iter().enumerate() {
-            match within.checked_sub(part.quota) {
-                Some(rest) => within = rest,
-                None => {
-                    let drawn = u128::from(epoch) * part.quota as u128 + within as u128;
-                    let [pass, place] = [drawn / part.len as u128, drawn % part.len as u128];
-                    let key = [seed, pass as u64, number as u64 + 1];
-                    return part.first + permuted(part.len, key, place as usize);
-                }
+            if place < part.quota {
+                let drawn = u128::from(epoch) * part.quota as u128 + place as u128;
+                let [pass, place] = [drawn / part.len as u128, drawn % part.len as u128];
+                let key = [seed, pass as u64, number as u64 + 1];
+                return part.first + permuted(part.len, key, place as usize);
             }
+            place -= part.quota;
         }
         place
     }
@@ -142,45 +129,104 @@ fn permuted(len: usize, [seed, epoch, part]: [u64; 3], place: usize) -> usize {
     Permutation::new(len as u64, key).at(place as u64) as usize
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const ROUNDS: u64 = 6;
 
-    #[test]
-    fn each_part_of_a_mixture_has_its_share_and_is_read_through() {
-        let (sizes, weights) = ([100, 10, 7, 0], [1., 1., 2., 0.]);
-        let (order, _) = Order::mixed(40, 3, &sizes, &weights).unwrap();
-        let mut counts = vec![0; 117];
-        for epoch in 0..10 {
-            let mut shares = [0; 3];
-            for place in 0..40 {
-                let index = order.index(epoch, place);
-                counts[index] += 1;
-                shares[usize::from(index >= 100) + usize::from(index >= 110)] += 1;
-            }
-            assert_eq!(shares, [10, 10, 20]);
+/// A pseudo-random order of the numbers below `len`, computed for each place by itself.
+///
+/// It is a Feistel network (Luby & Rackoff 1988) over the next power of 2, whose halves differ by a bit where the number of bits is odd; a
+/// result that is not below `len` goes through it again until it is (cycle walking, Black & Rogaway 2002), fewer than two times on
+/// average.
+#[derive(Debug, Clone, Copy)]
+struct Permutation {
+    key: u64,
+    len: u64,
+    /// Bits of each half. They change places with each of the rounds, whose number is even.
+    bits: [u32; 2],
+}
+
+impl Permutation {
+    fn new(len: u64, key: u64) -> Self {
+        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+        Self {
+            key,
+            len,
+            bits: [bits.div_ceil(2), bits / 2],
         }
-        // 100 draws from 100 samples, 100 from 10, 200 from 7.
-        assert!(counts[..100].iter().all(|count| *count == 1));
-        assert!(counts[100..110].iter().all(|count| *count == 10));
-        assert!(counts[110..].iter().all(|count| [28, 29].contains(count)));
     }
 
-    #[test]
-    fn weights_that_cannot_be_meant_are_refused() {
-        for weights in [
-            &[1.][..],
-            &[0., 0.],
-            &[-1., 2.],
-            &[f64::NAN, 1.],
-            &[f64::INFINITY, 1.],
-        ] {
-            assert!(
-                Order::mixed(10, 0, &[5, 5], weights).is_err(),
-                "{weights:?}"
-            );
+    /// The number at a place below `len`; another place is returned as it is.
+    fn at(&self, place: u64) -> u64 {
+        if place >= self.len {
+            return place;
         }
-        assert!(Order::mixed(10, 0, &[5, 0], &[1., 1.]).is_err());
+        let mut value = self.walk(place);
+        while value >= self.len {
+            value = self.walk(value);
+        }
+        value
+    }
+
+    fn walk(&self, value: u64) -> u64 {
+        let [mut first, mut second] = self.bits.map(|bits| (1 << bits) - 1);
+        let (mut left, mut right) = (value >> self.bits[1], value & second);
+        for round in 0..ROUNDS {
+            let mixed = mix(self.key ^ mix(right ^ (round << 56)));
+            (left, right) = (right, (left ^ mixed) & first);
+            (first, second) = (second, first);
+        }
+        left << self.bits[1] | right
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_number_comes_once(len in 1_u64..2000, key: u64) {
+            let order = Permutation::new(len, key);
+            let mut seen: Vec<_> = (0..len).map(|place| order.at(place)).collect();
+            seen.sort_unstable();
+            prop_assert!(seen.into_iter().eq(0..len));
+        }
+
+        #[test]
+        fn huge_orders_stay_within(len in 1_u64 << 40..u64::MAX / 2, place: u64, key: u64) {
+            let order = Permutation::new(len, key);
+            prop_assert!(order.at(place % len) < len);
+        }
+    }
+
+    /// Over many keys each number comes to each place about equally often.
+    #[test]
+    fn orders_are_uniform() {
+        for len in [2, 3, 5, 12, 33] {
+            let keys = 400 * len;
+            let mut counts = vec![vec![0_u64; len as usize]; len as usize];
+            for key in 0..keys {
+                let order = Permutation::new(len, mix(key));
+                for place in 0..len {
+                    counts[place as usize][order.at(place) as usize] += 1;
+                }
+            }
+            // Each count is binomial with a mean of 400 and a deviation of less than 20.
+            for count in counts.concat() {
+                assert!((290..=510).contains(&count), "{count} of 400 for {len}");
+            }
+        }
+    }
+
+    /// Neighbours do not stay neighbours.
+    #[test]
+    fn neighbours_are_parted() {
+        let order = Permutation::new(1 << 20, 7);
+        let close =
+            (0..100_000).filter(|place| order.at(*place).abs_diff(order.at(place + 1)) < 1000);
+        // By chance about 0.2 % of the pairs.
+        assert!((100..300).contains(&close.count()));
     }
 
     #[test]
