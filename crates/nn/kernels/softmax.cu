@@ -22,40 +22,27 @@ template <typename T> static __device__ void softmax(uint64_t width, uint32_t lo
     }
 }
 
-// dx = dy - exp(y) * sum(dy)
-template <typename T> static __device__ void log_softmax_backward(uint64_t width, const T *ys, const T *dys, T *dxs) {
+// dx = y * (dy - sum(y * dy)), or of the logarithm dy - exp(y) * sum(dy)
+template <typename T>
+static __device__ void softmax_backward(uint64_t width, uint32_t logarithm, const T *ys, const T *dys, T *dxs) {
     const uint64_t row = blockIdx.x * width;
     Wide<T> sum = 0;
     for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        sum += widen(dys[row + i]);
+        sum += widen(dys[row + i]) * (logarithm ? (Wide<T>)1 : widen(ys[row + i]));
     }
     sum = over_block<Sum>(sum);
     for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        dxs[row + i] = narrow<T>(widen(dys[row + i]) - exp(widen(ys[row + i])) * sum);
+        const Wide<T> y = widen(ys[row + i]), dy = widen(dys[row + i]);
+        dxs[row + i] = narrow<T>(logarithm ? dy - exp(y) * sum : y * (dy - sum));
     }
 }
 
-// dx = y * (dy - sum(y * dy))
-template <typename T> static __device__ void softmax_backward(uint64_t width, const T *ys, const T *dys, T *dxs) {
-    const uint64_t row = blockIdx.x * width;
-    Wide<T> sum = 0;
-    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        sum += widen(ys[row + i]) * widen(dys[row + i]);
-    }
-    sum = over_block<Sum>(sum);
-    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        dxs[row + i] = narrow<T>(widen(ys[row + i]) * (widen(dys[row + i]) - sum));
-    }
-}
-
-#define SOFTMAX(NAME, T)                                                                                      \
+#define SOFTMAX(NAME, T)                                                                                               \
     extern "C" __global__ void softmax_##NAME(uint64_t width, uint32_t logarithm, const T *xs, T *ys) {                \
         softmax<T>(width, logarithm, xs, ys);                                                                          \
     }                                                                                                                  \
-    extern "C" __global__ void log_softmax_backward_##NAME(uint64_t width, const T *ys, const T *dys, T *dxs) {        \
-        log_softmax_backward<T>(width, ys, dys, dxs);                                                                  \
-    }                                                                                                                  \
-    extern "C" __global__ void softmax_backward_##NAME(uint64_t width, const T *ys, const T *dys, T *dxs) {            \
-        softmax_backward<T>(width, ys, dys, dxs);                                                                      \
+    extern "C" __global__ void softmax_backward_##NAME(uint64_t width, uint32_t logarithm, const T *ys, const T *dys,  \
+                                                       T *dxs) {                                                       \
+        softmax_backward<T>(width, logarithm, ys, dys, dxs);                                                           \
     }
 FOR_EACH_TYPE(SOFTMAX)

@@ -1,7 +1,7 @@
 //! The embedding layer of [`mod@candle_nn::embedding`], with a gradient that is summed in f32.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::graph::record_lean;
 use super::kernel::sum_type;
@@ -78,8 +78,5 @@ impl Module for Embedding {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder) -> Result<Embedding> {
-    let (mean, stdev) = (0., 1.);
-    let init = Init::Randn { mean, stdev };
-    let embeddings = vb.get_with_hints((in_size, out_size), "weight", init)?;
-    Ok(Embedding::new(embeddings, out_size))
+    Ok(candle_nn::embedding(in_size, out_size, vb)?.into())
 }

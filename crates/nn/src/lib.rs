@@ -85,7 +85,6 @@ pub mod loss;
 pub mod modules;
 mod norm;
 pub mod ops;
-mod prelu;
 pub mod quantized;
 mod recompute;
 pub mod rnn;

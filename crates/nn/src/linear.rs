@@ -1,7 +1,7 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
 use candle_core::{D, Module, Result, Shape, Tensor};
-use candle_nn::{Init, VarBuilder, init};
+use candle_nn::VarBuilder;
 
 use super::add_to_rows::add_to_rows;
 use super::bias::sum_of_rows;
@@ -135,11 +135,7 @@ impl Kept {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
-    let bound = 1. / (in_dim as f64).sqrt();
-    let (lo, up) = (-bound, bound);
-    let bias = vb.get_with_hints(out_dim, "bias", Init::Uniform { lo, up })?;
-    Ok(Linear::new(weight, Some(bias)))
+    Ok(candle_nn::linear(in_dim, out_dim, vb)?.into())
 }
 
 /// Makes a [`Linear`] without a bias.
@@ -147,8 +143,7 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
-    Ok(Linear::new(weight, None))
+    Ok(candle_nn::linear_no_bias(in_dim, out_dim, vb)?.into())
 }
 
 /// Makes a [`Linear`], with a bias if `bias`.
@@ -156,8 +151,5 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    match bias {
-        true => linear(in_dim, out_dim, vb),
-        false => linear_no_bias(in_dim, out_dim, vb),
-    }
+    Ok(candle_nn::linear_b(in_dim, out_dim, bias, vb)?.into())
 }

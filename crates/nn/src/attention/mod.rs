@@ -1,21 +1,18 @@
 //! Exact attention that keeps little, and candle's module [`candle_nn::attention`] with backward passes.
 
 mod chunks;
-mod dropout;
 mod exact;
 mod flash;
 mod options;
-mod packed;
 mod rule;
 mod tiles;
 
 pub use candle_nn::attention::*;
 
 pub use exact::attention;
-pub use flash::flash_attn;
+pub use flash::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
+pub use flash::{flash_attn, flash_attn_varlen_unfused};
 pub use options::Attention;
-pub use packed::flash_attn_varlen_unfused;
-pub use packed::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
 
 /// [`candle_nn::attention::cpu_flash`] with backward passes, on any device.
 pub mod cpu_flash {
@@ -35,11 +32,11 @@ pub mod cpu_flash {
 
     /// [`candle_nn::attention::cpu_flash::varlen`] with a backward pass.
     pub mod varlen {
-        pub use crate::attention::packed::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
+        pub use crate::attention::flash::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
     }
 }
 
 /// [`candle_nn::attention::varlen`] with a backward pass.
 pub mod varlen {
-    pub use crate::attention::packed::flash_attn_varlen_unfused;
+    pub use crate::attention::flash::flash_attn_varlen_unfused;
 }

@@ -4,9 +4,9 @@ use candle_core::Tensor;
 use candle_nn::VarMap;
 
 use super::error::AuditError;
+use super::moved::{Values, vars};
 use super::report::{Audit, Audited};
 use super::slopes::{measure, scalar};
-use super::values::{Values, vars};
 use crate::seeded;
 
 /// Checks the gradients of a loss: which Vars receive one ([`arrivals`](AuditBuilder::arrivals)), and whether it is the loss's slope

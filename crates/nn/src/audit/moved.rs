@@ -1,4 +1,7 @@
+use std::sync::PoisonError;
+
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_nn::VarMap;
 
 use crate::seed::mix;
 
@@ -100,4 +103,39 @@ fn largest(numbers: &[f64]) -> f64 {
 fn random(seed: u64, index: usize, direction: u64) -> impl Iterator<Item = f64> {
     let stream = mix(seed ^ mix(index as u64) ^ direction);
     (0u64..).map(move |count| (mix(stream ^ count) >> 11) as f64 / (1u64 << 52) as f64 - 1.)
+}
+
+/// All Vars of a map with their values, which are restored at the end, also by an error or a panic.
+pub(super) struct Values(Vec<(Var, Tensor)>);
+
+impl Values {
+    pub(super) fn save(varmap: &VarMap) -> Result<Self> {
+        let vars = vars(varmap).into_iter();
+        let saved = vars.map(|(_, var)| Ok((var.clone(), var.as_detached_tensor().copy()?)));
+        saved.collect::<Result<_>>().map(Self)
+    }
+
+    /// Sets all of them, also if one fails.
+    pub(super) fn restore(&self) -> Result<()> {
+        let results = self.0.iter().map(|(var, value)| var.set(value));
+        results.fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        if let Err(error) = self.restore() {
+            tracing::error!(%error, "a Var could not be restored after an audit");
+        }
+    }
+}
+
+/// The Vars of a map, sorted by name.
+pub(super) fn vars(varmap: &VarMap) -> Vec<(String, Var)> {
+    // A panic while the lock was held leaves a valid map.
+    let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let vars = data.iter().map(|(name, var)| (name.clone(), var.clone()));
+    let mut vars: Vec<_> = vars.collect();
+    vars.sort_by(|(a, _), (b, _)| a.cmp(b));
+    vars
 }

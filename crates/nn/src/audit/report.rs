@@ -1,10 +1,10 @@
+use std::fmt::{self, Formatter};
+
 use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 use super::error::AuditError;
 use super::moved::{norm, numbers};
-use super::names::{is_statistic, matches};
-use super::slope::Slope;
 
 /// What a Var received from a backward pass. [`Wrong`](Self::Wrong), [`Undecided`](Self::Undecided), [`Right`](Self::Right) and
 /// [`TooSmall`](Self::TooSmall) are results of [`slopes`](super::AuditBuilder::slopes): the worst of three directions, but a direction
@@ -156,4 +156,74 @@ fn examine(gradient: &Tensor) -> candle_core::Result<(Received, Option<f64>)> {
         norm if norm.is_finite() => (Received::Finite, Some(norm)),
         _ => (Received::NotFinite, None),
     })
+}
+
+/// The loss's slope in one direction, from a gradient and from the loss itself, for a change of length 1 of the Vars that were moved:
+/// in the direction of the gradient, if none of the random ones is worse.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Slope {
+    /// The slope that the gradient claims. In the direction of one Var's gradient, this is the gradient's norm.
+    pub claimed: f64,
+    /// The slope that was measured; `None` if the loss was not finite at any step.
+    pub measured: Option<f64>,
+    /// The least error that would have been seen in this direction, in proportion to the slope that one Var's gradient claims; `None`
+    /// unless the gradient is right.
+    pub within: Option<f64>,
+    /// The number of Vars that were moved together: 1, unless the gradient is right.
+    pub vars: usize,
+}
+
+impl Slope {
+    /// Returns the claimed slope divided by the measured one, such as 0.25 for a gradient that is four times too small; `None` if
+    /// nothing was measured, or 0.
+    pub fn factor(&self) -> Option<f64> {
+        let measured = self.measured.filter(|measured| *measured != 0.);
+        measured.map(|measured| self.claimed / measured)
+    }
+}
+
+impl fmt::Display for Slope {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "claimed {:.3e}", self.claimed)?;
+        if let Some(measured) = self.measured {
+            write!(f, ", measured {measured:.3e}")?;
+        }
+        match self.within {
+            Some(within) if self.vars > 1 => {
+                write!(f, ", within {within:.0e}, {} Vars together", self.vars)
+            }
+            Some(within) => write!(f, ", within {within:.0e}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The last parts of the names under which PyTorch and candle keep BatchNorm's running statistics.
+const STATISTICS: [&str; 3] = ["running_mean", "running_var", "num_batches_tracked"];
+
+/// Whether a Var is a running statistic, which the forward pass changes and no gradient reaches.
+fn is_statistic(name: &str) -> bool {
+    let last = name.rsplit('.').next();
+    last.is_some_and(|last| STATISTICS.contains(&last))
+}
+
+/// Whether a pattern matches a whole name. `*` stands for any text, dots included, and for none.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    // The earliest place of each part leaves the most for the others.
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
 }

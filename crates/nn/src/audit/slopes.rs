@@ -1,15 +1,12 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::VarMap;
 
 use super::error::AuditError;
-use super::moved::{DIRECTIONS, Moved, numbers};
-use super::precision::{epsilon, tolerance};
-use super::report::{Audit, Received};
-use super::slope::Slope;
-use super::values::{Values, vars};
+use super::moved::{DIRECTIONS, Moved, Values, numbers, vars};
+use super::report::{Audit, Received, Slope};
 
 /// The largest step, in proportion to a Var's scale: further away, the loss tells nothing about the slope here.
 const LARGEST: f64 = 0.25;
@@ -297,4 +294,25 @@ pub(super) fn scalar(
         1 => Ok(loss),
         _ => Err(AuditError::NotScalar(loss.shape().clone())),
     }
+}
+
+/// One unit in the last place of 1, for a loss that is computed in a type: ε.
+///
+/// A central difference with the step h has two errors. Rounding of the loss by ε gives ε/h, and what the difference leaves out gives
+/// h², both in proportion to the slope, where the loss and the Var's scale are 1. Their sum is least, about ε^⅔, at h = ε^⅓.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => 2f64.powi(-10),
+        _ => 2f64.powi(-7),
+    }
+}
+
+/// The largest difference of slopes that counts as none, in proportion to the slope: in f64 and f32 far above the least error, because
+/// a formula that is wrong is wrong by more; in f16 and bf16 eight units in the last place, because the gradient itself is a sum of
+/// rounded numbers.
+fn tolerance(epsilon: f64) -> f64 {
+    let formula: f64 = if epsilon == f64::EPSILON { 1e-5 } else { 1e-3 };
+    formula.max(8. * epsilon)
 }

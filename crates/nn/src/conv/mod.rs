@@ -7,18 +7,16 @@
 //! [`WithGradients`](super::WithGradients); those of [`Tensor`](candle_core::Tensor) remain candle's. [`ConvTranspose2d`] is right in candle,
 //! but for its sums in f16 and bf16.
 
-mod bias;
 mod layer;
+mod line;
 mod plane;
-mod single;
-mod sliding;
-mod transposed;
-mod transposed_plane;
 
 pub use candle_nn::conv::*;
 
-pub(crate) use bias::widened;
-pub use plane::{Conv2d, conv2d, conv2d_no_bias};
-pub use single::{Conv1d, conv1d, conv1d_no_bias};
-pub use transposed::{ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias};
-pub use transposed_plane::{ConvTranspose2d, conv_transpose2d, conv_transpose2d_no_bias};
+pub(crate) use layer::widened;
+pub use line::{
+    Conv1d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d, conv1d_no_bias,
+};
+pub use plane::{
+    Conv2d, ConvTranspose2d, conv_transpose2d, conv_transpose2d_no_bias, conv2d, conv2d_no_bias,
+};

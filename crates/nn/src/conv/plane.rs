@@ -1,8 +1,7 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{BatchNorm, Conv2dConfig};
 
-use super::bias::{record_with_bias, widened};
-use super::layer::layer;
+use super::layer::{layer, record_with_bias, widened};
 
 layer! {
     /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
@@ -39,13 +38,8 @@ impl Module for Conv2d {
 fn check(x: &Tensor, weight: &Tensor, config: Conv2dConfig) -> Result<()> {
     let (_, _, height, width) = x.dims4()?;
     let (out, _, kernel_height, kernel_width) = weight.dims4()?;
-    let Conv2dConfig {
-        padding,
-        stride,
-        dilation,
-        groups,
-        ..
-    } = config;
+    let (padding, stride) = (config.padding, config.stride);
+    let (dilation, groups) = (config.dilation, config.groups);
     if stride * dilation * groups * weight.elem_count() == 0 || out % groups != 0 {
         bail!(
             "conv2d: stride {stride}, dilation {dilation}, groups {groups} and weight {:?} must not be zero, and the groups must \
@@ -87,13 +81,8 @@ fn of_input(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> R
     if dy.elem_count() == 0 {
         return x.zeros_like();
     }
-    let Conv2dConfig {
-        padding,
-        stride,
-        dilation,
-        groups,
-        ..
-    } = config;
+    let (padding, stride) = (config.padding, config.stride);
+    let (dilation, groups) = (config.dilation, config.groups);
     let missing = |dim: usize| -> Result<usize> {
         let reached = (dy.dim(dim)? - 1) * stride + dilation * (weight.dim(dim)? - 1) + 1;
         Ok((padding + x.dim(dim)?).saturating_sub(reached))
@@ -119,13 +108,8 @@ fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> 
     if dy.elem_count() == 0 {
         return weight.zeros_like();
     }
-    let Conv2dConfig {
-        padding,
-        stride,
-        dilation,
-        groups,
-        ..
-    } = config;
+    let (padding, stride) = (config.padding, config.stride);
+    let (dilation, groups) = (config.dilation, config.groups);
     let (_, _, height, width) = weight.dims4()?;
     let of_channels = |tensor: &Tensor| {
         let tensor = tensor.to_dtype(widened(weight.dtype()))?;
@@ -139,4 +123,24 @@ fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> 
         products.transpose(0, 1)
     });
     Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.to_dtype(weight.dtype())
+}
+
+layer! {
+    /// The transpose of a convolution over the last two dimensions, as [`candle_nn::ConvTranspose2d`]; f16 and bf16 are computed in f32 and
+    /// rounded at the end, so that gradients are summed in f32. It keeps its inputs, in f32.
+    ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),
+    conv_transpose2d, conv_transpose2d_no_bias
+}
+
+impl Module for ConvTranspose2d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let wide = widened(x.dtype());
+        if wide == x.dtype() || self.weight().dtype() != x.dtype() {
+            return self.inner.forward(x);
+        }
+        let bias = self.bias().map(|bias| bias.to_dtype(wide)).transpose()?;
+        let weight = self.weight().to_dtype(wide)?;
+        let inner = candle_nn::ConvTranspose2d::new(weight, bias, *self.config());
+        inner.forward(&x.to_dtype(wide)?)?.to_dtype(x.dtype())
+    }
 }

@@ -5,13 +5,14 @@
 //! so do the gradients live: until the operation takes them, or until the store is dropped because the backward pass has failed.
 //! A later pass over the same graph finds nothing of it.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use candle_core::{Error, Result, Tensor};
 use parking_lot::Mutex;
 
 use super::gradient::Gradient;
-use super::pass::{Pass, current};
 use super::zero::zero;
 
 const NAME: &str = "mailbox";
@@ -69,4 +70,33 @@ impl Mailbox {
         let taken = std::mem::take(&mut *mail.lock());
         Some(taken)
     }
+}
+
+/// A backward pass of one thread, or one that began within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pass(u64);
+
+thread_local! {
+    static PASS: Cell<Pass> = Cell::new(next());
+}
+
+fn next() -> Pass {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    Pass(NEXT.fetch_add(1, Relaxed))
+}
+
+fn current() -> Pass {
+    PASS.get()
+}
+
+/// Runs a backward pass that begins within another one. Both may reach the same operations.
+pub fn within_pass<T>(backward: impl FnOnce() -> T) -> T {
+    struct Outer(Pass);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            PASS.set(self.0);
+        }
+    }
+    let _outer = Outer(PASS.replace(next()));
+    backward()
 }

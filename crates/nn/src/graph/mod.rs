@@ -4,9 +4,6 @@ mod gradient;
 mod mailbox;
 mod operation;
 mod origin;
-mod pass;
-mod take;
-mod view;
 mod zero;
 
 #[cfg(test)]
@@ -16,11 +13,10 @@ use candle_core::{Error, Result, Storage, Tensor};
 
 pub use gradient::Gradient;
 use gradient::address;
-pub use mailbox::Mail;
+pub use mailbox::{Mail, within_pass};
 use operation::lean_operation;
 pub use operation::operation;
-pub use pass::within_pass;
-use take::unshared;
+use origin::unshared;
 
 /// What a backward pass is given. All tensors are detached.
 pub struct Backward<const N: usize> {
@@ -48,43 +44,23 @@ pub fn record<const N: usize>(
     output: Tensor,
     backward: impl Fn(Backward<N>) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_boxed(name, inputs, output, Box::new(backward))
-}
-
-/// What computes gradients. It is boxed, so that what takes it is compiled once for each number of inputs.
-type Differentiate<G, const N: usize> = Box<dyn Fn(G) -> Result<Gradients<N>> + Send + Sync>;
-
-fn record_boxed<const N: usize>(
-    name: &'static str,
-    inputs: [&Tensor; N],
-    output: Tensor,
-    backward: Differentiate<Backward<N>, N>,
-) -> Result<Tensor> {
-    let needs = inputs.map(Tensor::track_op);
-    if !needs.contains(&true) {
+    if !needed(&inputs) {
         return Ok(output);
     }
-    let output = unshared(output, &inputs)?;
-    let sources = inputs.into_iter().filter(|input| input.track_op());
-    let sources: Vec<_> = sources.collect();
     let kept = inputs.map(Tensor::detach);
-    let backward = move |arrived: Mail, outputs: &[Tensor]| {
-        let (Some(Some(given)), [output]) = (arrived.into_iter().next(), outputs) else {
-            return Ok(Mail::new());
+    let held = kept.to_vec();
+    let differentiate = Box::new(move |gradient, needs, outputs: &[Tensor]| {
+        let [output] = outputs else {
+            return Err(no_output(name));
         };
-        let mut others: Vec<_> = kept.iter().chain([output]).map(address).collect();
-        if !given.is_alone {
-            others.push(address(&given.tensor));
-        }
-        let gradients = backward(Backward {
+        backward(Backward {
             inputs: kept.clone(),
             output: output.clone(),
-            gradient: given.tensor,
+            gradient,
             needs,
-        })?;
-        Ok(mail(gradients, needs, others))
-    };
-    only(name, operation(name, &sources, vec![output], backward)?)
+        })
+    });
+    record_boxed(name, inputs, output, Some(held), differentiate)
 }
 
 /// As [`record`], for a backward pass that needs neither inputs nor output, besides what the closure holds. It is given the gradient of
@@ -95,35 +71,55 @@ pub fn record_lean<const N: usize>(
     output: Tensor,
     backward: impl Fn(Tensor, [bool; N]) -> Result<Gradients<N>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let backward = Box::new(move |(gradient, needs)| backward(gradient, needs));
-    record_lean_boxed(name, inputs, output, backward)
+    if !needed(&inputs) {
+        return Ok(output);
+    }
+    let differentiate = Box::new(move |gradient, needs, _: &[Tensor]| backward(gradient, needs));
+    record_boxed(name, inputs, output, None, differentiate)
 }
 
-fn record_lean_boxed<const N: usize>(
+/// Whether an input leads to a Var. It is asked first: without a graph, nothing is allocated for one.
+fn needed(inputs: &[&Tensor]) -> bool {
+    inputs.iter().any(|input| input.track_op())
+}
+
+/// What computes gradients, given that of the output, which of them are asked for, and the output if it is kept. It is boxed, so that what
+/// takes it is compiled once for each number of inputs.
+type Differentiate<const N: usize> =
+    Box<dyn Fn(Tensor, [bool; N], &[Tensor]) -> Result<Gradients<N>> + Send + Sync>;
+
+/// `kept` are the inputs that the backward pass is given besides the output; `None` if it needs neither.
+fn record_boxed<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],
     output: Tensor,
-    backward: Differentiate<(Tensor, [bool; N]), N>,
+    kept: Option<Vec<Tensor>>,
+    differentiate: Differentiate<N>,
 ) -> Result<Tensor> {
     let needs = inputs.map(Tensor::track_op);
-    if !needs.contains(&true) {
-        return Ok(output);
-    }
     let output = unshared(output, &inputs)?;
     let sources = inputs.into_iter().filter(|input| input.track_op());
     let sources: Vec<_> = sources.collect();
-    let backward = move |arrived: Mail| {
+    let is_lean = kept.is_none();
+    let backward = move |arrived: Mail, outputs: &[Tensor]| {
         let Some(Some(given)) = arrived.into_iter().next() else {
             return Ok(Mail::new());
         };
-        let others = (!given.is_alone).then(|| address(&given.tensor));
-        let gradients = backward((given.tensor, needs))?;
-        Ok(mail(gradients, needs, others.into_iter().collect()))
+        let held = kept.iter().flatten().chain(outputs);
+        let mut others: Vec<_> = held.map(address).collect();
+        if !given.is_alone {
+            others.push(address(&given.tensor));
+        }
+        let gradients = differentiate(given.tensor, needs, outputs)?;
+        Ok(mail(gradients, needs, others))
     };
-    only(
-        name,
-        lean_operation(name, &sources, vec![output], backward)?,
-    )
+    let outputs = match is_lean {
+        true => lean_operation(name, &sources, vec![output], move |mail| {
+            backward(mail, &[])
+        }),
+        false => operation(name, &sources, vec![output], backward),
+    };
+    outputs?.into_iter().next().ok_or_else(|| no_output(name))
 }
 
 /// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.
@@ -145,7 +141,6 @@ fn mail<const N: usize>(
     gradients.collect()
 }
 
-fn only(name: &'static str, outputs: Vec<Tensor>) -> Result<Tensor> {
-    let missing = || Error::Msg(format!("{name}: no output")).bt();
-    outputs.into_iter().next().ok_or_else(missing)
+fn no_output(name: &'static str) -> Error {
+    Error::Msg(format!("{name}: no output")).bt()
 }

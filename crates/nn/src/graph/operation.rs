@@ -13,8 +13,7 @@ use candle_core::{Result, Tensor};
 
 use super::gradient::Gradient;
 use super::mailbox::{Mail, Mailbox};
-use super::origin::Origin;
-use super::view::View;
+use super::origin::{Origin, View};
 use super::zero::zero;
 
 /// candle's operations have at most this many arguments.

@@ -3,9 +3,12 @@
 //! candle does not tell what leads to a tensor, but it shares its storage among views: an output and what was made of it by
 //! reshapes and permutations have the same. No other operation of candle's graph returns the storage of an argument.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::mem::replace;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
+use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor,
 };
@@ -13,8 +16,7 @@ use parking_lot::Mutex;
 
 use super::gradient::{Gradient, address};
 use super::mailbox::Mailbox;
-use super::take::take_storage;
-use super::view::View;
+use crate::kernel::{InPlace, in_place};
 
 /// The origins of all recorded outputs that exist, by the address of the output's storage.
 static ORIGINS: LazyLock<Mutex<HashMap<usize, Weak<Origin>>>> = LazyLock::new(Mutex::default);
@@ -127,4 +129,69 @@ impl CustomOp1 for Output {
         let scalar = self.origin.mailbox.leave(link, [(place, gradient)])?;
         Ok(Some(scalar))
     }
+}
+
+/// A view that shows each element of a contiguous tensor once: by any number of reshapes and permutations.
+pub struct View {
+    /// The dimensions in the order in which they lie in memory.
+    order: Vec<usize>,
+    whole: Shape,
+}
+
+impl View {
+    /// The layout of a tensor that shares the storage of a contiguous one of this shape, which begins at its start. `None` if it
+    /// shows a part, or an element twice.
+    fn new(layout: &Layout, whole: &Shape) -> Option<Self> {
+        let extents: Vec<_> = layout.dims().iter().zip(layout.stride()).collect();
+        let mut order: Vec<_> = extents.iter().copied().enumerate().collect();
+        // The stride of a dimension of length 1 means nothing.
+        order.sort_by_key(|&(_, (len, stride))| (*len > 1, Reverse(*stride)));
+        let dense = order.iter().rev().try_fold(1, |step, (_, (len, stride))| {
+            (**len <= 1 || **stride == step).then_some(step * *len)
+        });
+        let is_whole = dense == Some(whole.elem_count()) && layout.start_offset() == 0;
+        (is_whole && whole.elem_count() > 0).then(|| Self {
+            order: order.into_iter().map(|(dim, _)| dim).collect(),
+            whole: whole.clone(),
+        })
+    }
+
+    /// A gradient of the view as one of the tensor.
+    pub fn back(&self, Gradient { tensor, is_alone }: Gradient) -> Result<Gradient> {
+        let tensor = tensor
+            .permute(self.order.as_slice())?
+            .reshape(&self.whole)?;
+        Ok(Gradient { tensor, is_alone })
+    }
+}
+
+/// A tensor with the values of `output` that shares no storage with the inputs.
+pub fn unshared(output: Tensor, inputs: &[&Tensor]) -> Result<Tensor> {
+    let storage = address(&output);
+    let is_shared = inputs.iter().any(|input| address(input) == storage);
+    match is_shared && output.elem_count() > 0 {
+        true => output.force_contiguous(),
+        false => Ok(output),
+    }
+}
+
+/// Moves the storage out of a tensor. One without elements, for which many of candle's operations return an argument, keeps it.
+fn take_storage(tensor: Tensor) -> Result<Storage> {
+    const NAME: &str = "take-storage";
+    let tensor = match tensor.is_contiguous() && tensor.layout().start_offset() == 0 {
+        // One element, because CUDA may refuse to allocate nothing.
+        _ if tensor.elem_count() == 0 => Tensor::zeros(1, tensor.dtype(), tensor.device())?,
+        true => tensor,
+        false => tensor.force_contiguous()?,
+    };
+    in_place(NAME, &tensor, |storage, layout| match storage {
+        InPlace::Cpu(storage) => Ok(Storage::Cpu(replace(storage, CpuStorage::U8(Vec::new())))),
+        #[cfg(feature = "cuda")]
+        InPlace::Cuda(storage) => {
+            let empty = crate::kernel::cuda::smallest(&storage.device)?;
+            Ok(Storage::Cuda(replace(storage, empty)))
+        }
+        // Clones share a Metal buffer.
+        InPlace::Metal(storage) => Ok(Storage::Metal(storage.try_clone(layout)?)),
+    })
 }

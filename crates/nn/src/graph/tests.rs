@@ -5,10 +5,9 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result, Tensor, Var};
 
 use super::gradient::{Gradient, address};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, within_pass};
 use super::operation::operation;
 use super::origin::Origin;
-use super::pass::within_pass;
 use super::record;
 
 /// The input as its own function.

@@ -1,8 +1,9 @@
-use candle_core::{DType, Device, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use half::{bf16, f16};
 
+use super::cuda::CudaKernel;
 use super::storage::{mismatch, no_kernels, same_device, same_type};
-use super::{Kernel, Number, blocks, cuda, sum_type};
+use super::{Number, blocks, cuda, rows_at_once, sum_type};
 
 /// Whether there are kernels for a device. On others operations of this module are compositions of candle's.
 pub fn runs_on(device: &Device) -> bool {
@@ -68,4 +69,62 @@ fn checked(
         dense.push(input.detach().contiguous()?);
     }
     Ok((dtype, device.clone(), dense))
+}
+
+/// How a kernel's work is cut into blocks of rows.
+pub struct Plan {
+    /// Number of rows. The last one may be shorter than the others.
+    pub rows: usize,
+    /// Number of rows of a block. It does not depend on the number of threads, so neither do sums.
+    pub at_once: usize,
+    pub inputs: Vec<Extent>,
+    /// More elements than those of the shape are parts of sums: they are added up to one tensor, part by part.
+    pub outputs: Vec<(Shape, Extent)>,
+    /// Whether the outputs are of the type of sums. Otherwise they are of the type of the last input.
+    pub is_wide: bool,
+}
+
+/// What a block has of a tensor.
+#[derive(Debug, Clone, Copy)]
+pub enum Extent {
+    /// This many elements for each row.
+    Row(usize),
+    /// This many elements for each block, of an output.
+    Block(usize),
+    /// The whole tensor, of an input.
+    All,
+}
+
+impl Plan {
+    /// An output of the shape of `xs`, computed by rows of `width` elements.
+    pub fn of_rows(xs: &Tensor, width: usize, inputs: impl Into<Vec<Extent>>) -> Self {
+        Self {
+            rows: xs.elem_count().div_ceil(width.max(1)),
+            at_once: rows_at_once(width),
+            inputs: inputs.into(),
+            outputs: vec![(xs.shape().clone(), Extent::Row(width))],
+            is_wide: false,
+        }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.rows.div_ceil(self.at_once.max(1))
+    }
+}
+
+/// A fused computation: it reads tensors of one floating-point type, and some of the type of sums, and makes new ones.
+///
+/// Everything is computed in f64 for f64 and in f32 for all others.
+pub trait Kernel<const IN: usize, const OUT: usize>: CudaKernel<IN, OUT> + Sync {
+    /// Also the name of the CUDA kernel, without the type.
+    const NAME: &'static str;
+
+    /// Number of inputs, the first ones, of the type of sums.
+    const WIDE: usize = 0;
+
+    /// How the work is cut on the CPU, and the shapes of the outputs. The inputs have been checked by the caller.
+    fn plan(&self, inputs: [&Tensor; IN]) -> Plan;
+
+    /// Writes the outputs of a block of rows, which are zeros. `first` is the number of its first row.
+    fn cpu<S: Number>(&self, first: usize, inputs: [&[S]; IN], outputs: [&mut [S]; OUT]);
 }

@@ -1,8 +1,8 @@
 use candle_core::{D, Result, Shape, Tensor, bail};
 
-use super::{Targets, Total, nll};
-use crate::graph::{Backward, record};
-use crate::kernel::{self, Extent, Kernel, Number, Plan, max_of, sum_of};
+use super::targets::{Targets, Total};
+use crate::graph::{Backward, record, record_lean};
+use crate::kernel::{self, Extent, Kernel, Number, Plan, max_of, sum_of, sum_type};
 use crate::ops::log_softmax;
 use crate::recompute::note_logits;
 
@@ -19,7 +19,7 @@ use crate::recompute::note_logits;
 /// # Errors
 /// If the shapes do not match, or on the CPU if a target is not below C; the message names the row. On CUDA a target out of range is
 /// found without waiting for the device: the loss is NaN, and so is the gradient of that row. On Metal it is not noticed, as by
-/// [`nll`](super::nll()).
+/// [`nll`].
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let &[rows, width] = logits.dims() else {
         bail!(
@@ -35,7 +35,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         bail!("cross_entropy of no logits, got {:?}", logits.shape());
     }
     if !kernel::runs_on(logits.device()) {
-        let logits = logits.to_dtype(kernel::sum_type(logits.dtype()))?;
+        let logits = logits.to_dtype(sum_type(logits.dtype()))?;
         return nll(&log_softmax(&logits, D::Minus1)?, targets.tensor());
     }
     let forward = CrossEntropy::new(width, &targets)?;
@@ -134,4 +134,37 @@ impl Kernel<3, 1> for CrossEntropyBackward {
             }
         }
     }
+}
+
+/// The negative of the logarithms of probabilities (N, C) at the classes (N), averaged over the rows that count: as
+/// [`candle_nn::loss::nll`].
+///
+/// Targets are u8, u32 or i64. A row whose target is the largest value of its type, for example `u32::MAX`, does not count: it adds
+/// nothing to the sum, gets no gradient, and the mean is over the others, as in [`cross_entropy`](super::cross_entropy()). For f16 and
+/// bf16 the loss is f32, as is its sum.
+///
+/// It keeps nothing of the input. The graph holds the targets.
+///
+/// # Errors
+/// If the shapes do not match, for targets of another type, or on the CPU if a target is not below C; the message names the row. On
+/// other devices such a target is not noticed.
+pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let &[rows, classes] = inp.dims() else {
+        bail!("nll expects an input of rank 2, got {:?}", inp.shape());
+    };
+    if inp.elem_count() == 0 {
+        bail!("nll of no rows or classes, got {:?}", inp.shape());
+    }
+    let targets = Targets::new(target, rows, inp.device())?;
+    let (dtype, device, wide) = (inp.dtype(), inp.device().clone(), sum_type(inp.dtype()));
+    let total = Total::of(&targets, classes, wide)?;
+    let places = targets.tensor().unsqueeze(1)?.contiguous()?;
+    let chosen = inp.detach().contiguous()?.gather(&places, 1)?;
+    let loss = total.mean(&chosen.to_dtype(wide)?.sum_all()?.neg()?)?;
+    record_lean("nll", [inp], loss, move |gradient, _| {
+        let slope = total.mean(&gradient)?.neg()?.to_dtype(dtype)?;
+        let slopes = slope.broadcast_as((rows, 1))?.contiguous()?;
+        let zeros = Tensor::zeros((rows, classes), dtype, &device)?;
+        Ok([Some(zeros.scatter_add(&places, &slopes, 1)?)])
+    })
 }

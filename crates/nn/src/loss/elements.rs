@@ -3,7 +3,7 @@
 use candle_core::{Error, Result, Tensor};
 
 use crate::graph::{Backward, record};
-use crate::kernel::sum_type;
+use crate::kernel::{same_type, sum_type};
 
 /// The mean of (x − y)² over all elements: as [`candle_nn::loss::mse`]. For f16 and bf16 the loss is f32, as is its sum.
 ///
@@ -74,17 +74,10 @@ fn mean(
     value: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
     slopes: impl Fn(&Tensor, &Tensor) -> Result<[Tensor; 2]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    if (inp.shape(), inp.dtype()) != (target.shape(), target.dtype()) {
-        let (lhs, rhs) = (inp.shape().clone(), target.shape().clone());
-        return Err(match inp.dtype() == target.dtype() {
-            true => Error::ShapeMismatchBinaryOp { lhs, rhs, op: name },
-            false => Error::DTypeMismatchBinaryOp {
-                lhs: inp.dtype(),
-                rhs: target.dtype(),
-                op: name,
-            },
-        }
-        .bt());
+    same_type(name, inp.dtype(), target.dtype())?;
+    if inp.shape() != target.shape() {
+        let (lhs, rhs, op) = (inp.shape().clone(), target.shape().clone(), name);
+        return Err(Error::ShapeMismatchBinaryOp { lhs, rhs, op }.bt());
     }
     let dtype = sum_type(inp.dtype());
     let wide = move |tensor: &Tensor| tensor.detach().to_dtype(dtype);

@@ -12,15 +12,10 @@
 pub(super) mod cross_entropy;
 mod elements;
 pub(super) mod linear_cross_entropy;
-mod nll;
 mod targets;
-mod total;
 
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, nll};
 pub use elements::{binary_cross_entropy_with_logit, huber, mse};
 pub use linear_cross_entropy::{
     LinearCrossEntropy, LossSum, linear_cross_entropy, linear_cross_entropy_sum,
 };
-pub use nll::nll;
-pub(super) use targets::Targets;
-use total::Total;

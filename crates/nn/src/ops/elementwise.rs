@@ -1,4 +1,4 @@
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::curves::{Curve, slopes, values};
 use crate::graph::record_lean;
@@ -19,17 +19,12 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
 }
 
 fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
-    // Some of candle's operations fail for no elements on CUDA.
-    let by_candle = curve.is_candles() && xs.elem_count() > 0;
-    match xs.dtype() {
-        DType::F32 | DType::F64 if by_candle => curve.by_candle(xs),
-        // candle rounds f16 and bf16 after each step.
-        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {
-            let [ys] = kernel::run(&Values(curve), [xs])?;
-            Ok(ys)
-        }
-        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "activation").bt()),
+    // candle rounds f16 and bf16 after each step, and some of its operations fail for no elements on CUDA.
+    if matches!(xs.dtype(), DType::F32 | DType::F64) && xs.elem_count() > 0 && curve.is_candles() {
+        return curve.by_candle(xs);
     }
+    let [ys] = kernel::run(&Values(curve), [xs])?;
+    Ok(ys)
 }
 
 /// y = curve(x)
@@ -60,4 +55,103 @@ impl Kernel<2, 1> for Slopes {
     fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
         slopes(self.0, xs, dys, dxs);
     }
+}
+
+/// x · sigmoid(x), as [`candle_nn::ops::silu`].
+///
+/// It keeps its input.
+///
+/// # Errors
+/// For a type other than f64, f32, f16 and bf16.
+pub fn silu(xs: &Tensor) -> Result<Tensor> {
+    apply(Curve::Silu, xs)
+}
+
+/// 1 / (1 + e^−x), as [`candle_nn::ops::sigmoid`].
+///
+/// It keeps its input.
+///
+/// # Errors
+/// As [`silu`].
+pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
+    apply(Curve::Sigmoid, xs)
+}
+
+/// (x + 3) / 6 between 0 and 1, as [`candle_nn::ops::hard_sigmoid`].
+///
+/// It keeps its input.
+///
+/// # Errors
+/// As [`silu`].
+pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
+    apply(Curve::HardSigmoid, xs)
+}
+
+/// x · tanh(ln(1 + e^x)), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
+///
+/// It keeps its input.
+///
+/// # Errors
+/// As [`silu`].
+pub fn mish(xs: &Tensor) -> Result<Tensor> {
+    apply(Curve::Mish, xs)
+}
+
+/// x, or x · `negative_slope` where x is negative, as [`candle_nn::ops::leaky_relu`]. The derivative at zero is the mean of both slopes.
+///
+/// It keeps its input.
+///
+/// # Errors
+/// As [`silu`].
+pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
+    apply(Curve::LeakyRelu(negative_slope), xs)
+}
+
+/// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive, as [`candle_nn::ops::selu`], which accepts f32 only.
+///
+/// It keeps its input.
+///
+/// # Errors
+/// As [`silu`].
+pub fn selu(xs: &Tensor, alpha: f32, gamma: f32) -> Result<Tensor> {
+    let (alpha, gamma) = (alpha.into(), gamma.into());
+    apply(Curve::Selu { alpha, gamma }, xs)
+}
+
+/// a + b, of one shape and type, for example a block's input and what the block adds to it.
+///
+/// It keeps nothing. candle's sum keeps both tensors until the graph is dropped.
+///
+/// # Errors
+/// If shapes, types or devices differ.
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let sum = (a.detach() + b.detach())?;
+    record_lean("add", [a, b], sum, |gradient, needs| {
+        Ok(needs.map(|needed| needed.then(|| gradient.clone())))
+    })
+}
+
+/// silu(gate) · up, as [`swiglu`](super::swiglu()) of two tensors (Shazeer 2020, arXiv 2002.05202).
+///
+/// It keeps the two inputs.
+///
+/// # Errors
+/// If shapes, types or devices differ, or for a type other than f64, f32, f16 and bf16.
+pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if !kernel::runs_on(gate.device()) {
+        return silu(gate)? * up;
+    }
+    let kept = [gate.detach(), up.detach()];
+    let [g, u] = &kept;
+    let product = (silu(g)? * u)?;
+    record_lean("silu_mul", [gate, up], product, move |gradient, needs| {
+        let [gate, up] = &kept;
+        let [of_gate, of_up] = needs;
+        let of_gate = of_gate.then(|| {
+            let [gradient] = kernel::run(&Slopes(Curve::Silu), [gate, &(&gradient * up)?])?;
+            Result::Ok(gradient)
+        });
+        let of_up = of_up.then(|| &gradient * silu(gate)?);
+        Ok([of_gate.transpose()?, of_up.transpose()?])
+    })
 }

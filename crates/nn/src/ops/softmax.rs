@@ -54,16 +54,14 @@ fn along(xs: &Tensor, dim: usize, name: &'static str, logarithm: bool) -> Result
     let backward = move |given: Backward<1>| {
         let ys = given.output.transpose(dim, D::Minus1)?;
         let dys = given.gradient.transpose(dim, D::Minus1)?;
-        let [dxs] = match logarithm {
-            true => kernel::run(&LogSoftmaxBackward { width }, [&ys, &dys])?,
-            false => kernel::run(&SoftmaxBackward { width }, [&ys, &dys])?,
-        };
+        let [dxs] = kernel::run(&SoftmaxBackward(kernel), [&ys, &dys])?;
         Ok([Some(dxs.transpose(dim, D::Minus1)?)])
     };
     record(name, [xs], ys, backward)
 }
 
 /// e^(x − max) / Σ e^(x − max) for each row, or its logarithm.
+#[derive(Clone, Copy)]
 pub struct Softmax {
     pub width: usize,
     pub logarithm: bool,
@@ -93,47 +91,27 @@ impl Kernel<1, 1> for Softmax {
     }
 }
 
-/// dx = y · (dy − Σ y · dy) for each row.
-pub struct SoftmaxBackward {
-    pub width: usize,
-}
+/// Of the output y: y · (dy − Σ y · dy), or for logarithms dy − e^y · Σ dy.
+pub struct SoftmaxBackward(pub Softmax);
 
 impl Kernel<2, 1> for SoftmaxBackward {
     const NAME: &'static str = "softmax_backward";
 
     fn plan(&self, [ys, _]: [&Tensor; 2]) -> Plan {
-        Plan::of_rows(ys, self.width, [Extent::Row(self.width); 2])
+        Plan::of_rows(ys, self.0.width, [Extent::Row(self.0.width); 2])
     }
 
     fn cpu<S: Number>(&self, _: usize, [ys, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
-        let rows = ys.chunks(self.width).zip(dys.chunks(self.width));
-        for (dx, (y, dy)) in dxs.chunks_mut(self.width).zip(rows) {
-            let sum = sum_of_products(y, dy);
-            for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-                *dx = *y * (*dy - sum);
-            }
-        }
-    }
-}
-
-/// dx = dy − e^y · Σ dy for each row.
-pub struct LogSoftmaxBackward {
-    pub width: usize,
-}
-
-impl Kernel<2, 1> for LogSoftmaxBackward {
-    const NAME: &'static str = "log_softmax_backward";
-
-    fn plan(&self, [ys, _]: [&Tensor; 2]) -> Plan {
-        Plan::of_rows(ys, self.width, [Extent::Row(self.width); 2])
-    }
-
-    fn cpu<S: Number>(&self, _: usize, [ys, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
-        let rows = ys.chunks(self.width).zip(dys.chunks(self.width));
-        for (dx, (y, dy)) in dxs.chunks_mut(self.width).zip(rows) {
-            let sum = sum_of(dy, dy, |dy, _| dy);
-            for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-                *dx = *dy - y.fast_exp() * sum;
+        let Softmax { width, logarithm } = self.0;
+        let rows = ys.chunks(width).zip(dys.chunks(width));
+        for (dx, (y, dy)) in dxs.chunks_mut(width).zip(rows) {
+            let all = dx.iter_mut().zip(y).zip(dy);
+            if logarithm {
+                let sum = sum_of(dy, dy, |dy, _| dy);
+                all.for_each(|((dx, y), dy)| *dx = *dy - y.fast_exp() * sum);
+            } else {
+                let sum = sum_of_products(y, dy);
+                all.for_each(|((dx, y), dy)| *dx = *y * (*dy - sum));
             }
         }
     }

@@ -1,9 +1,7 @@
 //! Regions whose activations are not kept: they are computed again in the backward pass.
 
-mod differentiate;
 mod error;
 mod region;
-mod same;
 mod scope;
 mod tensors;
 

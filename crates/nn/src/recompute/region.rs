@@ -1,11 +1,15 @@
 //! Puts a region into candle's graph, as an operation whose sources are its inputs and each Var that it uses.
 
-use candle_core::{Result, Tensor};
+use std::cell::Cell;
+use std::collections::HashSet;
 
-use super::differentiate::{Region, Run, vars_of};
-use super::error::SecondRun;
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Result, Tensor, Var};
+use parking_lot::Mutex;
+
+use super::error::{RecomputeError, SecondRun};
 use super::scope;
-use crate::graph::{Mail, operation};
+use crate::graph::{Gradient, Mail, operation, within_pass};
 use crate::scope::current;
 
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
@@ -34,7 +38,13 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         false => Ok(output),
     });
     let outputs = outputs.collect::<Result<Vec<_>>>()?;
-    let region = Region::new(given, needs, vars.clone(), run, place);
+    let region = Region {
+        inputs: given,
+        vars: vars.clone(),
+        needs,
+        run,
+        place,
+    };
     let backward = move |arrived: Mail, first: &[Tensor]| {
         if !arrived.iter().any(Option::is_some) {
             return Ok(Mail::new());
@@ -42,4 +52,152 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         scope::differentiated(|| region.differentiate(arrived, first)).map_err(SecondRun::mark)
     };
     operation("recompute", &sources, outputs, backward)
+}
+
+/// The closure of a region.
+pub(super) type Run = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+
+/// What is needed to run a region again.
+struct Region {
+    /// Outside the graph.
+    inputs: Vec<Tensor>,
+    /// Whether the gradient of each input is needed.
+    needs: Vec<bool>,
+    vars: Vec<Tensor>,
+    run: Run,
+    /// Where it began, for the surroundings.
+    place: Option<u64>,
+}
+
+impl Region {
+    /// Runs the region again and returns the gradients of its sources. `arrived` are those of the outputs of the `first` run.
+    fn differentiate(&self, arrived: Mail, first: &[Tensor]) -> Result<Mail> {
+        let inputs = self.inputs.iter().zip(&self.needs);
+        let inputs = inputs.map(|(input, needs)| match needs {
+            true => Ok(Var::from_tensor(input)?.into_inner()),
+            false => Ok(input.clone()),
+        });
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let outputs = {
+            let _place = current()
+                .zip(self.place)
+                .map(|(s, place)| s.runs_again(place));
+            scope::again(|| (self.run)(&inputs))?
+        };
+        let known: Vec<_> = self.vars.iter().chain(&inputs).map(Tensor::id).collect();
+        let vars = vars_of(&outputs);
+        if let Some(var) = vars.iter().find(|var| !known.contains(&var.id())) {
+            return Err(RecomputeError::differs(format!(
+                "used a Var of shape {:?} that its first run did not use: make the choice of layers outside, or give the region the tensors that it depends on",
+                var.shape()
+            )));
+        }
+        let root = root(first, &outputs, arrived)?;
+        drop(outputs);
+        let mut store = match &root {
+            Some(root) => within_pass(|| root.backward())?,
+            None => GradStore::default(),
+        };
+        drop(root);
+        let tracked = inputs.iter().zip(&self.needs);
+        let tracked = tracked.filter_map(|(input, needs)| needs.then_some(input));
+        let sources = tracked.chain(&self.vars);
+        // Detached, since a gradient may refer to the graph that it comes from. The store also holds those of constants.
+        Ok(sources
+            .map(|source| Some(Gradient::alone(store.remove(source)?.detach())))
+            .collect())
+    }
+}
+
+/// A scalar whose gradients are, for each output, the one that arrived; `None` if no output leads to a Var.
+fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tensor>> {
+    if again.len() < first.len() {
+        let (first, again) = (first.len(), again.len());
+        return Err(RecomputeError::differs(format!(
+            "returned {again} tensors after {first} in its first run: its closure may change nothing that it depends on"
+        )));
+    }
+    let (mut sources, mut gradients) = (Vec::new(), Mail::new());
+    for (gradient, (first, again)) in arrived.into_iter().zip(first.iter().zip(again)) {
+        let Some(gradient) = gradient else {
+            continue;
+        };
+        check(first, again)?;
+        if again.track_op() {
+            sources.push(again);
+            gradients.push(Some(gradient));
+        }
+    }
+    let Some(source) = sources.first() else {
+        return Ok(None);
+    };
+    let root = Tensor::zeros((), DType::F32, source.device())?;
+    // Taken, since there is one backward pass.
+    let gradients = Mutex::new(gradients);
+    let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
+    let roots = operation("recompute-root", &sources, vec![root], backward)?;
+    Ok(roots.into_iter().next())
+}
+
+/// The Vars that tensors lead to.
+fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
+    let mut seen = HashSet::new();
+    let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
+    let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
+    vars.cloned().collect()
+}
+
+// Whether the second run of a region gave what the first one did.
+
+/// Elements that are compared at a time, since a comparison happens where memory is short.
+const AT_ONCE: usize = 1 << 16;
+/// On a device that the host has to wait for, so many outputs of a thread are compared: what differs differs from the start.
+const FIRST: u32 = 8;
+
+thread_local! {
+    static COMPARED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Fails if an output of the second run has another shape, type or other values than that of the first. Values may differ by
+/// some roundings, since a sum may be split among threads in another way.
+fn check(first: &Tensor, again: &Tensor) -> Result<()> {
+    if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
+        return Err(RecomputeError::differs(format!(
+            "returned {:?} after {:?} in its first run: its closure may change nothing that it depends on, such as a key-value cache",
+            (again.shape(), again.dtype()),
+            (first.shape(), first.dtype()),
+        )));
+    }
+    if !first.device().is_cpu() {
+        let compared = COMPARED.get();
+        if compared >= FIRST {
+            return Ok(());
+        }
+        COMPARED.set(compared + 1);
+    }
+    let roundings = match first.dtype() {
+        DType::BF16 => 4. / 128.,
+        DType::F16 => 4. / 1024.,
+        _ => 1e-3,
+    };
+    let (first, again) = (first.flatten_all()?, again.detach().flatten_all()?);
+    let (mut off, mut scale) = (0f64, 0f64);
+    for start in (0..first.elem_count()).step_by(AT_ONCE) {
+        let len = AT_ONCE.min(first.elem_count() - start);
+        let (first, again) = (first.narrow(0, start, len)?, again.narrow(0, start, len)?);
+        // NaN counts as equal: the loss shows it.
+        off = off.max(largest((again - &first)?)?);
+        scale = scale.max(largest(first)?);
+    }
+    match off > roundings * scale {
+        true => Err(RecomputeError::differs(format!(
+            "returned values that differ by up to {off:.3e} from those of its first run, which reach {scale:.3e}: use the layers of `candle_headroom::nn`, whose dropout is the same again, and seed other randomness"
+        ))),
+        false => Ok(()),
+    }
+}
+
+fn largest(tensor: Tensor) -> Result<f64> {
+    let largest = tensor.abs()?.max(0)?;
+    largest.to_dtype(DType::F64)?.to_scalar()
 }

@@ -4,8 +4,7 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::Found;
 use super::chunk::Chunk;
-use crate::attention::dropout::Dropout;
-use crate::attention::rule::{Rule, wide};
+use crate::attention::rule::{Dropout, Rule, wide};
 
 pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
     let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());

@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
                 return Err(mismatch(NAME));
             };
             let device = storage.device.clone();
-            let geometry = Geometry::new(self.rule, &self.chunk).words();
+            let geometry = geometry(self.rule, &self.chunk);
             let mut arguments = vec![Argument::Elements(Box::new(geometry))];
             for tensor in &storages {
                 arguments.push(match tensor {
@@ -107,74 +107,35 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The first argument of all kernels. `Chunk` in kernels/attention.cu has the same fields.
-struct Geometry {
-    heads: u64,
-    queries: u64,
-    keys: u64,
-    first: u64,
-    all_queries: u64,
-    all_keys: u64,
-    first_seen: i64,
-    last_seen: i64,
-    offset: i64,
-    mask_strides: [u64; 4],
-    softcap: f64,
-    factor: f64,
-    seed: u64,
-    threshold: u64,
-}
-
-impl Geometry {
-    fn new(rule: &Rule, chunk: &Chunk) -> Self {
-        let sizes = rule.sizes;
-        let mut mask_strides = [0; 4];
-        if let Some(mask) = &rule.mask {
-            let of_dims = mask.dims().iter().zip(mask.stride());
-            for (stride, (dim, of_dim)) in mask_strides.iter_mut().zip(of_dims) {
-                *stride = if *dim == 1 { 0 } else { *of_dim as u64 };
-            }
-        }
-        let dropout = rule.dropout.as_ref();
-        Self {
-            heads: sizes.heads as u64,
-            queries: chunk.queries as u64,
-            keys: chunk.keys as u64,
-            first: chunk.first as u64,
-            all_queries: sizes.queries as u64,
-            all_keys: sizes.keys as u64,
-            first_seen: rule.seen[0],
-            last_seen: rule.seen[1],
-            offset: rule.offset,
-            mask_strides,
-            softcap: rule.softcap.unwrap_or(0.),
-            factor: dropout.map_or(0., |dropout| dropout.factor),
-            seed: dropout.map_or(0, |dropout| dropout.seed),
-            threshold: dropout.map_or(0, |dropout| dropout.threshold.into()),
+/// The first argument of all kernels: the fields of `Chunk` in kernels/attention.cu, of 8 bytes each.
+fn geometry(rule: &Rule, chunk: &Chunk) -> [u64; 17] {
+    let sizes = rule.sizes;
+    let mut mask_strides = [0; 4];
+    if let Some(mask) = &rule.mask {
+        let of_dims = mask.dims().iter().zip(mask.stride());
+        for (stride, (dim, of_dim)) in mask_strides.iter_mut().zip(of_dims) {
+            *stride = if *dim == 1 { 0 } else { *of_dim as u64 };
         }
     }
-
-    /// Its numbers, of 8 bytes each.
-    fn words(&self) -> [u64; 17] {
-        let [first, second, third, fourth] = self.mask_strides;
-        [
-            self.heads,
-            self.queries,
-            self.keys,
-            self.first,
-            self.all_queries,
-            self.all_keys,
-            self.first_seen as u64,
-            self.last_seen as u64,
-            self.offset as u64,
-            first,
-            second,
-            third,
-            fourth,
-            self.softcap.to_bits(),
-            self.factor.to_bits(),
-            self.seed,
-            self.threshold,
-        ]
-    }
+    let [of_batch, of_head, of_query, of_key] = mask_strides;
+    let dropout = rule.dropout.as_ref();
+    [
+        sizes.heads as u64,
+        chunk.queries as u64,
+        chunk.keys as u64,
+        chunk.first as u64,
+        sizes.queries as u64,
+        sizes.keys as u64,
+        rule.seen[0] as u64,
+        rule.seen[1] as u64,
+        rule.offset as u64,
+        of_batch,
+        of_head,
+        of_query,
+        of_key,
+        rule.softcap.unwrap_or(0.).to_bits(),
+        dropout.map_or(0, |dropout| dropout.factor.to_bits()),
+        dropout.map_or(0, |dropout| dropout.seed),
+        dropout.map_or(0, |dropout| dropout.threshold.into()),
+    ]
 }

@@ -1,9 +1,7 @@
 use candle_core::{Result, Tensor};
 
-use super::bias::Bias;
-use super::rows::{cap, drop_out, exponentials, multiply_by, only};
-use super::tensor::from_vec;
-use super::view::View;
+use super::rows::{Bias, cap, drop_out, exponentials, multiply_by, only};
+use super::view::{View, from_vec};
 use crate::attention::rule::Rule;
 use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
 use crate::kernel::{max_of, sum_of, with_scratch};

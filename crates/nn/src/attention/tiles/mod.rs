@@ -1,19 +1,15 @@
 //! Attention on the CPU: tiles of scores that stay in a core's cache, and all threads.
 
 mod backward;
-mod bias;
 mod forward;
-mod passes;
 mod rows;
-mod tensor;
-mod tile;
 mod view;
 
 use candle_core::{Result, Tensor};
 
 use super::rule::Rule;
 use crate::kernel::matrix::Number;
-use bias::with_bias;
+use rows::with_bias;
 use view::with_views;
 
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).

@@ -2,8 +2,61 @@
 
 use std::ops::Range;
 
-use crate::attention::dropout::Dropout;
+use candle_core::{Result, Tensor};
+
+use super::view::{View, with_views};
+use crate::attention::rule::{Dropout, Rule};
 use crate::kernel::matrix::Number;
+
+/// What is added to scores: a rule's mask, and ALiBi's bias.
+pub struct Bias<'a, T> {
+    mask: Option<View<'a, T>>,
+    slopes: Vec<T>,
+    offset: i64,
+}
+
+impl<T: Number> Bias<'_, T> {
+    /// Adds to the scores of a query, from a key on.
+    pub fn add_to(
+        &self,
+        [batch, head, query]: [usize; 3],
+        key: usize,
+        scores: &mut [T],
+    ) -> Result<()> {
+        if let Some(mask) = &self.mask {
+            match mask.part([batch, head, query, key], scores.len())? {
+                [bias] => scores.iter_mut().for_each(|score| *score += *bias),
+                bias => {
+                    let pairs = scores.iter_mut().zip(bias);
+                    pairs.for_each(|(score, bias)| *score += *bias);
+                }
+            }
+        }
+        if let Some(slope) = self.slopes.get(head) {
+            let at = query as i64 + self.offset - key as i64;
+            for (key, score) in (0..).zip(scores) {
+                *score -= *slope * T::from_f64((at - key).unsigned_abs() as f64);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `work` with what a rule adds to scores.
+pub fn with_bias<T: Number, R>(rule: &Rule, work: impl FnOnce(&Bias<T>) -> Result<R>) -> Result<R> {
+    let slopes = rule.slopes.as_ref().map(Tensor::to_vec1).transpose()?;
+    let with = |mask: Option<View<T>>| {
+        work(&Bias {
+            mask,
+            slopes: slopes.unwrap_or_default(),
+            offset: rule.offset,
+        })
+    };
+    match &rule.mask {
+        None => with(None),
+        Some(mask) => with_views([mask], |[mask]| with(Some(mask))),
+    }
+}
 
 /// Sets the elements outside of a range to zero, and returns those within.
 pub fn only<T: Number>(row: &mut [T], range: Range<usize>) -> &mut [T] {

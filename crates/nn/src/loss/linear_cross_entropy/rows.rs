@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 
-use super::options::{Arguments, NAME, Rule};
+use super::options::{Arguments, NAME};
 use crate::kernel::{
     InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
     sum_of, tensor,
@@ -63,8 +63,12 @@ fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -
         Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
         None => &[],
     };
+    let rule = &arguments.rule;
     let row = Row {
-        constants: Constants::new(&arguments.rule, width),
+        smoothing: T::of(rule.smoothing),
+        share: T::of(rule.smoothing / width.max(1) as f64),
+        z_loss: T::of(rule.z_loss),
+        softcap: rule.softcap.map(T::of),
         bias,
         differentiates: arguments.differentiates,
     };
@@ -90,28 +94,13 @@ fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -
     Ok(Storage::Cpu(T::to_cpu_storage_owned(losses)))
 }
 
-/// The numbers of a [`Rule`].
-struct Constants<T> {
+/// How a row becomes a loss.
+struct Row<'a, T> {
     smoothing: T,
     /// What each class gets of the smoothing.
     share: T,
     z_loss: T,
     softcap: Option<T>,
-}
-
-impl<T: Number> Constants<T> {
-    fn new(rule: &Rule, width: usize) -> Self {
-        Self {
-            smoothing: T::of(rule.smoothing),
-            share: T::of(rule.smoothing / width.max(1) as f64),
-            z_loss: T::of(rule.z_loss),
-            softcap: rule.softcap.map(T::of),
-        }
-    }
-}
-
-struct Row<'a, T> {
-    constants: Constants<T>,
     /// One number for each class; empty for a layer without a bias.
     bias: &'a [T],
     differentiates: bool,
@@ -120,12 +109,8 @@ struct Row<'a, T> {
 impl<T: Number> Row<'_, T> {
     /// The weighted loss of a row, which becomes the loss's gradient if that is asked for. Without a class it is NaN.
     fn loss(&self, xs: &mut [T], target: Option<usize>, weight: T) -> T {
-        let Constants {
-            smoothing,
-            share,
-            z_loss,
-            softcap,
-        } = self.constants;
+        let (smoothing, share) = (self.smoothing, self.share);
+        let (z_loss, softcap) = (self.z_loss, self.softcap);
         for (x, bias) in xs.iter_mut().zip(self.bias) {
             *x += *bias;
         }

@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::options::LinearCrossEntropy;
-use crate::loss::{Targets, Total};
+use crate::loss::targets::{Targets, Total};
 
 /// What the largest weight of a token becomes in f16. No gradient exceeds a token's weight, but for the z-loss.
 const LARGEST: f64 = 16384.;

@@ -1,11 +1,7 @@
 //! Pooling and resampling of images.
 
-mod average;
-mod line;
-mod max;
-mod upsample;
-mod window;
+mod pool;
+mod resample;
 
-pub use average::{adaptive_avg_pool2d, avg_pool2d};
-pub use max::max_pool2d;
-pub use upsample::{upsample_bilinear2d, upsample_nearest1d, upsample_nearest2d};
+pub use pool::{adaptive_avg_pool2d, avg_pool2d, max_pool2d};
+pub use resample::{upsample_bilinear2d, upsample_nearest1d, upsample_nearest2d};

@@ -9,7 +9,7 @@ use crate::functions::{EXCLUDED, all};
 const MODULES: [(&str, &str); 15] = [
     ("", "lib.rs"),
     ("", "activation.rs"),
-    ("", "batch_norm/mod.rs"),
+    ("", "batch_norm.rs"),
     ("", "conv/mod.rs"),
     ("", "embedding.rs"),
     ("", "group_norm.rs"),

@@ -16,7 +16,7 @@ use crate::norm::rows::{RowsBackward, RowsForward};
 use crate::ops::curves::Curve;
 use crate::ops::dropout::Mask;
 use crate::ops::elementwise::{Slopes, Values};
-use crate::ops::softmax::{LogSoftmaxBackward, Softmax, SoftmaxBackward};
+use crate::ops::softmax::{Softmax, SoftmaxBackward};
 use crate::ops::swiglu::{Swiglu, SwigluBackward};
 
 const ACTIVATION: Module = module!("activation");
@@ -276,20 +276,11 @@ impl CudaKernel<1, 1> for Softmax {
     }
 }
 
-/// (width, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
+/// (width, logarithm, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
 impl CudaKernel<2, 1> for SoftmaxBackward {
     fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        let RowGrid { grid, len, .. } = rows_of(ys, self.width)?;
-        let numbers = [self.width as u64];
-        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
-    }
-}
-
-/// As for [`SoftmaxBackward`].
-impl CudaKernel<2, 1> for LogSoftmaxBackward {
-    fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        let RowGrid { grid, len, .. } = rows_of(ys, self.width)?;
-        let numbers = [self.width as u64];
+        let RowGrid { grid, len, .. } = rows_of(ys, self.0.width)?;
+        let numbers = [self.0.width as u64, u64::from(self.0.logarithm)];
         Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
     }
 }

@@ -1,6 +1,6 @@
-use candle_core::{DType, Device, Result, Tensor, ToUsize2};
+use candle_core::{DType, Device, Result, Tensor, ToUsize2, bail};
 
-use super::window::Window;
+use super::resample::{Line, map, record_map};
 use crate::conv::widened;
 use crate::graph::{Backward, record};
 
@@ -121,4 +121,157 @@ fn input_gradient(dy: &Tensor, largest: &Tensor, windows: [Window; 2]) -> Result
         }
     }
     sum.to_dtype(dtype)
+}
+
+/// The mean of each window of an image (batch, channels, height, width), as [`Tensor::avg_pool2d_with_stride`], with any stride and
+/// padding. Zeros of the padding count, as in PyTorch by default.
+///
+/// candle 0.11.1 has no backward pass where window and stride differ, and a wrong one where the windows leave a rest.
+///
+/// It keeps nothing. The sums of f16 and bf16 are computed in f32.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::avg_pool2d;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::randn(0f32, 1., (2, 3, 32, 32), &Device::Cpu)?;
+/// assert_eq!(avg_pool2d(&x, 3, 2, 1)?.dims(), [2, 3, 16, 16]); // window, stride, padding
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If x has other than four dimensions, window or stride are zero, the padding is more than half of the window, or the window does
+/// not fit.
+pub fn avg_pool2d(
+    x: &Tensor,
+    kernel: impl ToUsize2,
+    stride: impl ToUsize2,
+    padding: impl ToUsize2,
+) -> Result<Tensor> {
+    let (kernel, stride) = (kernel.to_usize2(), stride.to_usize2());
+    let windows = Window::both("avg_pool2d", x, kernel, stride, padding.to_usize2())?;
+    let maps = windows.map(|window| {
+        Line::new(window.size, window.count(), |at| {
+            let places = at * window.stride..at * window.stride + window.kernel;
+            let inside = places.filter_map(move |place| place.checked_sub(window.padding));
+            let inside = inside.filter(move |&place| place < window.size);
+            inside.map(move |place| (place, 1. / window.kernel as f64))
+        })
+    });
+    let detached = x.detach();
+    let y = match x.dtype() {
+        // candle divides by a number of f32 on CUDA.
+        DType::F64 => map(&detached, &maps)?,
+        dtype => {
+            let [rows, columns] = windows;
+            let padded = columns.pad(&rows.pad(&detached, 2, 0.)?, 3, 0.)?;
+            let padded = padded.to_dtype(widened(dtype))?;
+            let means = padded.avg_pool2d_with_stride(kernel, stride)?;
+            means.to_dtype(dtype)?
+        }
+    };
+    record_map("avg_pool2d", x, y, maps)
+}
+
+/// Means of windows of an image (batch, channels, height, width) that give this height and width, as PyTorch's
+/// `AdaptiveAvgPool2d`: window i of n covers the elements from ⌊i · size / n⌋ to ⌈(i + 1) · size / n⌉.
+///
+/// It keeps nothing. The sums of f16 and bf16 are computed in f32.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::adaptive_avg_pool2d;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::randn(0f32, 1., (2, 3, 7, 9), &Device::Cpu)?;
+/// assert_eq!(adaptive_avg_pool2d(&x, (4, 5))?.dims(), [2, 3, 4, 5]);
+/// assert_eq!(adaptive_avg_pool2d(&x, 1)?.dims(), [2, 3, 1, 1]); // the mean of each channel
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If x has other than four dimensions, or a size is zero.
+pub fn adaptive_avg_pool2d(x: &Tensor, size: impl ToUsize2) -> Result<Tensor> {
+    let (_, _, height, width) = x.dims4()?;
+    let (high, broad) = size.to_usize2();
+    if height * width * high * broad == 0 {
+        bail!(
+            "adaptive_avg_pool2d: {:?} to {high} x {broad}: no size may be zero",
+            x.shape()
+        )
+    }
+    let maps = [(height, high), (width, broad)].map(|(from, to)| {
+        Line::new(from, to, |at| {
+            let places = at * from / to..((at + 1) * from).div_ceil(to);
+            let weight = 1. / places.len() as f64;
+            places.map(move |place| (place, weight))
+        })
+    });
+    let y = map(&x.detach(), &maps)?;
+    record_map("adaptive_avg_pool2d", x, y, maps)
+}
+
+/// The windows of a pooling along one dimension.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// Number of elements, without the padding.
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    /// Elements before the first one, and after the last one.
+    padding: usize,
+}
+
+impl Window {
+    /// Those of height and width.
+    fn both(
+        name: &str,
+        x: &Tensor,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+        padding: (usize, usize),
+    ) -> Result<[Self; 2]> {
+        let (_, _, height, width) = x.dims4()?;
+        let windows = [
+            (height, kernel.0, stride.0, padding.0),
+            (width, kernel.1, stride.1, padding.1),
+        ];
+        for (size, kernel, stride, padding) in windows {
+            if kernel * stride == 0 || padding > kernel / 2 || kernel > size + 2 * padding {
+                bail!(
+                    "{name}: a window of {kernel} every {stride} with a padding of {padding} does not fit into {size}: window and \
+                     stride must not be zero, the padding at most half of the window, and the window at most the padded size"
+                )
+            }
+        }
+        Ok(windows.map(|(size, kernel, stride, padding)| Self {
+            size,
+            kernel,
+            stride,
+            padding,
+        }))
+    }
+
+    /// Number of windows.
+    fn count(self) -> usize {
+        (self.padded() - self.kernel) / self.stride + 1
+    }
+
+    fn padded(self) -> usize {
+        self.size + 2 * self.padding
+    }
+
+    /// Pads dimension `dim` with a value.
+    fn pad(self, x: &Tensor, dim: usize, value: f64) -> Result<Tensor> {
+        if self.padding == 0 {
+            return Ok(x.clone());
+        }
+        let mut dims = x.dims().to_vec();
+        dims[dim] = self.padding;
+        let side = Tensor::full(value, dims, x.device())?.to_dtype(x.dtype())?;
+        Tensor::cat(&[&side, x, &side], dim)
+    }
 }

@@ -1,23 +1,82 @@
-//! A kernel that slides over a sequence: convolution, its transpose, and the gradient of the kernel.
+//! Layers with a kernel that slides over a sequence.
 
 use candle_core::conv::CudnnFwdAlgo;
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 
-use super::bias::widened;
+use super::layer::{layer, record_with_bias, widened};
+
+layer! {
+    /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
+    Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
+    conv1d, conv1d_no_bias
+}
+
+impl Module for Conv1d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let config = self.config();
+        let shape = Sliding {
+            padding: config.padding,
+            stride: config.stride,
+            dilation: config.dilation,
+            groups: config.groups,
+        };
+        let y = shape.narrow(&x.detach(), &self.weight().detach(), config.cudnn_fwd_algo)?;
+        let gradients =
+            move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
+                let dx = needs_x.then(|| shape.widen(dy, weight, x.dim(2)?));
+                let dweight = needs_weight.then(|| shape.products(x, dy, weight));
+                Ok([dx.transpose()?, dweight.transpose()?])
+            };
+        record_with_bias("conv1d", [x, self.weight()], self.bias(), y, gradients)
+    }
+}
+
+layer! {
+    /// The transpose of a convolution over the last dimension, as [`candle_nn::ConvTranspose1d`], with a backward pass. It keeps its output.
+    ConvTranspose1d(ConvTranspose1dConfig, "(in, out / groups, kernel)"),
+    conv_transpose1d, conv_transpose1d_no_bias
+}
+
+impl Module for ConvTranspose1d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let config = self.config();
+        let shape = Sliding {
+            padding: config.padding,
+            stride: config.stride,
+            dilation: config.dilation,
+            groups: config.groups,
+        };
+        let length = shape.widest(x.dim(2)?, self.weight().dim(2)?)? + config.output_padding;
+        let y = shape.widen(&x.detach(), &self.weight().detach(), length)?;
+        let gradients =
+            move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
+                let dx = needs_x.then(|| shape.narrow(dy, weight, None)?.narrow(2, 0, x.dim(2)?));
+                let dweight = needs_weight.then(|| shape.products(dy, x, weight));
+                Ok([dx.transpose()?, dweight.transpose()?])
+            };
+        record_with_bias(
+            "conv-transpose1d",
+            [x, self.weight()],
+            self.bias(),
+            y,
+            gradients,
+        )
+    }
+}
 
 /// How a kernel slides over a long sequence and meets the positions of a short one. A convolution goes from the long one to the short
 /// one; its input's gradient, like the transposed convolution, the other way.
 #[derive(Clone, Copy)]
-pub struct Sliding {
-    pub padding: usize,
-    pub stride: usize,
-    pub dilation: usize,
-    pub groups: usize,
+struct Sliding {
+    padding: usize,
+    stride: usize,
+    dilation: usize,
+    groups: usize,
 }
 
 impl Sliding {
     /// The convolution of a long sequence.
-    pub fn narrow(
+    fn narrow(
         self,
         long: &Tensor,
         weight: &Tensor,
@@ -62,7 +121,7 @@ impl Sliding {
     }
 
     /// Its transpose: a long sequence of this length.
-    pub fn widen(self, short: &Tensor, weight: &Tensor, length: usize) -> Result<Tensor> {
+    fn widen(self, short: &Tensor, weight: &Tensor, length: usize) -> Result<Tensor> {
         self.check(weight)?;
         let (short, weight) = (short.contiguous()?, weight.contiguous()?);
         if short.dims3()?.2 == 0 {
@@ -105,7 +164,7 @@ impl Sliding {
     }
 
     /// Number of positions that a short sequence of this length comes from at least.
-    pub fn widest(self, short: usize, kernel: usize) -> Result<usize> {
+    fn widest(self, short: usize, kernel: usize) -> Result<usize> {
         let reach = self.reach(short, kernel);
         match reach.checked_sub(2 * self.padding) {
             Some(length) => Ok(length),
@@ -118,7 +177,7 @@ impl Sliding {
 
     /// The gradient of the weight (short channels, long channels / groups, kernel): for each position in the kernel the product of the
     /// two sequences, f16 and bf16 in f32.
-    pub fn products(self, long: &Tensor, short: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    fn products(self, long: &Tensor, short: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let wide = widened(weight.dtype());
         let (outer, inner, kernel) = weight.dims3()?;
         let (batch, channels, length) = short.dims3()?;
