@@ -3,11 +3,10 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::Device;
 
+use super::Fused;
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
-use super::held::Halves;
-use super::managed::{Managed, memory};
-use super::optimizer::Fused;
+use super::managed::{Halves, Managed, memory};
 use super::setup::Setup;
 use crate::error::{Result, invalid, listed_twice, nothing_to_train};
 #[cfg(feature = "cuda")]

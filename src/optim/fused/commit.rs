@@ -5,8 +5,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Error, Tensor};
 use rayon::prelude::*;
 
+use super::Fused;
 use super::engine::{Loaded, Snapshot};
-use super::optimizer::Fused;
 use super::reader::Document;
 use crate::error::{Remedy, Result, invalid};
 use crate::optim::state_dict::{OPTIMIZER, PIECES, Piece, STEP, entry};

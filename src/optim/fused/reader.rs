@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Fused;
 use super::adjustment::Progress;
 use super::engine::{Loaded, Snapshot};
 use super::managed::Managed;
-use super::optimizer::Fused;
 use super::setup::Setup;
 use crate::error::{Result, StateError};
 use crate::optim::rule::{Range, Rule};

@@ -4,8 +4,7 @@ use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
 use super::adjustment::Adjustment;
-use super::held::Halves;
-use super::managed::Managed;
+use super::managed::{Halves, Managed};
 use crate::error::{Phase, Result, invalid};
 use crate::optim::coded::Form;
 use crate::optim::rule::{Range, Rates, Rule};
