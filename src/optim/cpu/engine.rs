@@ -117,7 +117,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
         Ok(())
     }
 
-    fn measure(&mut self, setup: &Setup<R>, _: bool, gradients: &GradStore) -> Result<f64> {
+    fn measure(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64> {
         let mut total = 0.;
         for parameter in &setup.parameters {
             let Some(gradient) = setup.gradient(parameter, gradients) else {

@@ -94,25 +94,17 @@ impl<A: Algorithm> Commit for Fused<A> {
             return Ok(None);
         }
         self.setup.check(gradients)?;
-        let is_new = match &self.measured {
-            Some(measured) => measured.shard.as_ref() != Some(shard),
-            None => true,
+        let measured = match self.measured.take() {
+            Some(measured) if measured.shard.as_ref() == Some(shard) => measured,
+            _ => {
+                let measured = self.setup.cut(Some(shard))?;
+                measured.check_listed()?;
+                measured
+            }
         };
-        if is_new {
-            self.measured = None;
-            let measured = self.setup.cut(Some(shard))?;
-            measured.check_listed()?;
-            self.measured = Some(measured);
-        }
-        let Some(measured) = &self.measured else {
-            return Ok(None);
-        };
-        let squares = self.engine.measure(measured, is_new, gradients);
-        if squares.is_err() {
-            // The next call makes the tables again.
-            self.measured = None;
-        }
-        squares.map(Some)
+        let squares = self.engine.measure(&measured, gradients)?;
+        self.measured = Some(measured);
+        Ok(Some(squares))
     }
 
     /// On CUDA, too, it knows then whether the step is skipped.

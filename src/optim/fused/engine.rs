@@ -19,8 +19,8 @@ pub trait Engine<R>: Debug + Send + Sync {
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
     /// Returns the sum of squares of all gradients, before any adjustment; NaN if one of them is not finite. `setup` may be cut
-    /// otherwise than the state; it is the same as in the last call unless `is_new`.
-    fn measure(&mut self, setup: &Setup<R>, is_new: bool, gradients: &GradStore) -> Result<f64>;
+    /// otherwise than the state. With an error nothing has changed.
+    fn measure(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64>;
 
     /// `squares` replaces the sum that [`measure`](Self::measure) returns.
     fn commit(
