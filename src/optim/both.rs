@@ -162,6 +162,12 @@ fn strip<'k>(key: &'k str, name: &str) -> Option<&'k str> {
     key.strip_prefix(name)?.strip_prefix('.')
 }
 
+/// The entries of the optimizer with this name, as they are saved.
+fn named<T>(name: &str, all: BTreeMap<String, T>) -> impl Iterator<Item = (String, T)> {
+    let named = move |(key, value): (String, T)| (format!("{name}.{key}"), value);
+    all.into_iter().map(named)
+}
+
 fn part<T: Clone>(all: &BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> {
     let own = |(key, value): (&String, &T)| Some((strip(key, name)?.to_owned(), value.clone()));
     all.iter().filter_map(own).collect()
@@ -261,13 +267,8 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
         let mut both = StateDict::default();
         for (name, one) in self.each() {
             let state = one.state()?;
-            let named = |key: &str| format!("{name}.{key}");
-            let tensors = state.tensors.into_iter();
-            both.tensors
-                .extend(tensors.map(|(key, tensor)| (named(&key), tensor)));
-            let metadata = state.metadata.into_iter();
-            both.metadata
-                .extend(metadata.map(|(key, text)| (named(&key), text)));
+            both.tensors.extend(named(name, state.tensors));
+            both.metadata.extend(named(name, state.metadata));
         }
         Ok(both)
     }
