@@ -256,10 +256,8 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     }
 
     fn state_bytes(&self) -> Option<u64> {
-        self.each()
-            .into_iter()
-            .map(|(_, one)| one.state_bytes())
-            .sum()
+        let bytes = self.each().map(|(_, one)| one.state_bytes());
+        bytes.into_iter().sum()
     }
 
     /// The state of both, each under its name.

@@ -180,13 +180,6 @@ impl<'a, C: Real> Gradient<'a, C> {
             Values::Bf16(values) => load_half(values, offset, into),
         }
     }
-
-    /// Reads elements from `start` on, scaled and clamped.
-    pub fn load_adjusted(&self, start: usize, into: &mut [C]) {
-        self.load(start, into);
-        let adjust = self.adjust();
-        into.iter_mut().for_each(|value| *value = adjust(*value));
-    }
 }
 
 /// Returns the offsets of a strided tensor's elements from element `start` on. candle's own iterator is private. Strided gradients are

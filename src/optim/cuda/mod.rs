@@ -195,9 +195,8 @@ struct Surveyor {
 
 impl Surveyor {
     fn new<R: Rule>(device: &CudaDevice, setup: &Setup<R>) -> Result<Self> {
-        let slots = setup
-            .ranges()
-            .map(|(parameter, range)| Slot::of(parameter, range));
+        let slots = setup.ranges();
+        let slots = slots.map(|(parameter, range)| Slot::of(parameter, range));
         let slots = slots.collect::<CandleResult<_>>()?;
         let tables = Tables::new(device, slots, Vec::new(), Progress::new(&setup.adjustment))?;
         Ok(Self {

@@ -47,27 +47,23 @@ pub fn states<R: Rule, S: Clone>(
     old: &[Option<S>],
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
-    let states = setup
-        .parameters
-        .iter()
-        .enumerate()
-        .map(|(index, parameter)| {
-            if setup.is_frozen(parameter) || parameter.ranges.is_empty() {
-                return Ok(None);
-            }
-            if let Some(loaded) = loaded {
-                let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
-                return new(parameter, saved).map(Some);
-            }
-            if let Some(Some(state)) = old.get(index) {
-                return Ok(Some(state.clone()));
-            }
-            if !old.is_empty() {
-                testing::inject(Phase::Optimizer)?;
-            }
-            new(parameter, None).map(Some)
-        });
-    states.collect()
+    let state = |(index, parameter): (usize, &Managed)| {
+        if setup.is_frozen(parameter) || parameter.ranges.is_empty() {
+            return Ok(None);
+        }
+        if let Some(loaded) = loaded {
+            let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
+            return new(parameter, saved).map(Some);
+        }
+        if let Some(Some(state)) = old.get(index) {
+            return Ok(Some(state.clone()));
+        }
+        if !old.is_empty() {
+            testing::inject(Phase::Optimizer)?;
+        }
+        new(parameter, None).map(Some)
+    };
+    setup.parameters.iter().enumerate().map(state).collect()
 }
 
 /// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
