@@ -12,7 +12,7 @@ use crate::optim::{GroupOptions, Parameter, Shard};
 use crate::testing;
 
 /// The parameters of an optimizer and the way in which it updates them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setup<R> {
     pub rule: R,
     pub groups: Vec<GroupOptions>,
