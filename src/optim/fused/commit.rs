@@ -62,12 +62,9 @@ impl<A: Algorithm> Commit for Fused<A> {
     /// All that decides how parameters move, in words.
     fn describe(&self) -> Vec<String> {
         let mut lines = vec![format!("the optimizer is {}", A::NAME)];
-        let params: Vec<_> = self.hyper_parameters();
-        lines.extend(
-            params
-                .iter()
-                .map(|(name, value)| format!("`{name}` is {value}")),
-        );
+        for (name, value) in self.hyper_parameters::<Vec<_>>() {
+            lines.push(format!("`{name}` is {value}"));
+        }
         let groups = self.setup.groups.iter().enumerate();
         lines.extend(groups.map(|(index, group)| format!("group {index} has {group:?}")));
         lines.push(format!("gradients have {:?}", self.setup.adjustment));
@@ -77,11 +74,10 @@ impl<A: Algorithm> Commit for Fused<A> {
                 kept.map(|held| format!("{} {:?} as {:?}", held.name, held.whole, held.form));
             lines.push(format!("state has {}", Vec::from_iter(kept).join(", ")));
         }
-        let is_sharded = self.setup.shard.is_some();
-        lines.push(format!(
-            "state is {}",
-            if is_sharded { "sharded" } else { "whole" }
-        ));
+        lines.push(match self.setup.shard {
+            Some(_) => "state is sharded".to_owned(),
+            None => "state is whole".to_owned(),
+        });
         lines
     }
 
