@@ -169,9 +169,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
             },
         );
         // The checks before an update leave only a panic. Some parameters have changed then.
-        moved.map_err(|error| UpdateInterrupted {
-            reason: Some(error.into()),
-        })?;
+        moved.map_err(UpdateInterrupted::with)?;
         Ok(Committed::Applied)
     }
 
