@@ -72,6 +72,44 @@ static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, ui
     }
 }
 
+// A parameter in full precision.
+struct Values {
+    void *parameter;
+    void *master;
+    uint32_t type;
+    // Whether it is rounded at random.
+    bool is_noisy;
+    uint64_t seed;
+
+    __device__ Values(const Arguments &all, uint32_t index)
+        : parameter(all.entries[index].parameter),
+          master(by_parameter(all.slots[index].master, all.slots[index].first * sizeof(float))), type(all.slots[index].type),
+          is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16),
+          seed(is_noisy ? part_of(seed_of(all.coefficients[index].step, all.slots[index].stream), 2) : 0) {}
+
+    template <typename C, uint32_t COUNT> __device__ __forceinline__ void read(uint64_t at, C (&into)[COUNT]) const {
+        load_some(parameter, type, at, into);
+        if (master) {
+            C masters[COUNT];
+            load_some(master, F32, at, masters);
+            for (uint32_t i = 0; i < COUNT; i++) {
+                into[i] = refined(masters[i], into[i], type);
+            }
+        }
+    }
+
+    template <typename C, uint32_t COUNT> __device__ __forceinline__ void write(uint64_t at, const C (&from)[COUNT]) const {
+        if (master) {
+            store_some(master, F32, at, from);
+        }
+        if (is_noisy) {
+            store_noisy(parameter, type, at, seed, from);
+        } else {
+            store_some(parameter, type, at, from);
+        }
+    }
+};
+
 template <typename C, uint32_t COUNT, typename Rule>
 static __device__ __forceinline__ void move_range(const Rule &rule, const Gradient<C> &gradient, const Values &values,
                                                   const Slot &slot, uint64_t seed, uint64_t start, uint64_t end) {
@@ -82,14 +120,7 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
         } else {
             load_some(gradient.values, gradient.type, at, g);
         }
-        load_some(values.parameter, values.type, at, p);
-        if (values.master) {
-            C master[COUNT];
-            load_some(values.master, F32, at, master);
-            for (uint32_t i = 0; i < COUNT; i++) {
-                p[i] = refined(master[i], p[i], values.type);
-            }
-        }
+        values.read(at, p);
         if (slot.state[0]) {
             load_some(slot.state[0], slot.state_type, at, first);
         }
@@ -105,14 +136,7 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
         if (slot.state[1]) {
             store_noisy(slot.state[1], slot.state_type, at, part_of(seed, 1), second);
         }
-        if (values.master) {
-            store_some(values.master, F32, at, p);
-        }
-        if (values.is_noisy) {
-            store_noisy(values.parameter, values.type, at, values.seed, p);
-        } else {
-            store_some(values.parameter, values.type, at, p);
-        }
+        values.write(at, p);
     }
 }
 
@@ -133,9 +157,10 @@ static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradie
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             const uint64_t place = at + 32 * i + threadIdx.x % 32;
             if (place < end) {
-                float p = values.at<float>(place);
-                rule.update(p, gradient.adjusted(place), first.values[i], second.values[i]);
-                values.put(place, p);
+                float p[1];
+                values.read(place, p);
+                rule.update(p[0], gradient.adjusted(place), first.values[i], second.values[i]);
+                values.write(place, p);
             }
         }
         first.store(at, count, part_of(seed, 0));

@@ -193,35 +193,3 @@ template <typename C> static __device__ __forceinline__ C refined(C master, C st
     const float rounded = type == F16 ? __half2float(__float2half_rn(value)) : __bfloat162float(__float2bfloat16_rn(value));
     return (C)rounded == stored ? master : stored;
 }
-
-// A parameter in full precision.
-struct Values {
-    void *parameter;
-    void *master;
-    uint32_t type;
-    // Whether it is rounded at random.
-    bool is_noisy;
-    uint64_t seed;
-
-    __device__ Values(const Arguments &all, uint32_t index)
-        : parameter(all.entries[index].parameter),
-          master(by_parameter(all.slots[index].master, all.slots[index].first * sizeof(float))), type(all.slots[index].type),
-          is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16),
-          seed(is_noisy ? part_of(seed_of(all.coefficients[index].step, all.slots[index].stream), 2) : 0) {}
-
-    template <typename C> __device__ C at(uint64_t index) const {
-        const C stored = load<C>(parameter, type, index);
-        return master ? refined(load<C>(master, F32, index), stored, type) : stored;
-    }
-
-    template <typename C> __device__ void put(uint64_t index, C value) const {
-        if (master) {
-            store(master, F32, index, value);
-        }
-        if (is_noisy) {
-            ((__nv_bfloat16 *)parameter)[index] = round_at_random((float)value, index, seed);
-        } else {
-            store(parameter, type, index, value);
-        }
-    }
-};

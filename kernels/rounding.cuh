@@ -1,4 +1,4 @@
-// Stochastic rounding, with the bits of src/optim/cpu/column.rs. The noise depends on parameter, step and element alone.
+// Stochastic rounding, with the bits of src/mix.rs and src/optim/cpu/numbers.rs. The noise depends on parameter, step and element alone.
 
 #pragma once
 

@@ -111,6 +111,12 @@ impl<A: Commit, B: Commit> Both<A, B> {
         (self.first, self.second)
     }
 
+    /// Both, with their names.
+    fn each(&self) -> [(&str, &dyn Commit); 2] {
+        let [first, second] = &self.names;
+        [(first, &self.first), (second, &self.second)]
+    }
+
     fn follow(&mut self) {
         let (first, second) = (self.first.parameters(), self.second.parameters());
         self.parameters = first.iter().chain(second).cloned().collect();
@@ -156,6 +162,12 @@ fn strip<'k>(key: &'k str, name: &str) -> Option<&'k str> {
     key.strip_prefix(name)?.strip_prefix('.')
 }
 
+/// The entries of the optimizer with this name, as they are saved.
+fn named<T>(name: &str, all: BTreeMap<String, T>) -> impl Iterator<Item = (String, T)> {
+    let named = move |(key, value): (String, T)| (format!("{name}.{key}"), value);
+    all.into_iter().map(named)
+}
+
 fn part<T: Clone>(all: &BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> {
     let own = |(key, value): (&String, &T)| Some((strip(key, name)?.to_owned(), value.clone()));
     all.iter().filter_map(own).collect()
@@ -167,9 +179,8 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     }
 
     fn frozen(&self) -> Vec<Parameter> {
-        let mut frozen = self.first.frozen();
-        frozen.extend(self.second.frozen());
-        frozen
+        let each = self.each().into_iter();
+        each.flat_map(|(_, one)| one.frozen()).collect()
     }
 
     fn check(&mut self, gradients: &GradStore) -> Result<()> {
@@ -193,10 +204,11 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     }
 
     fn describe(&self) -> Vec<String> {
-        let [first, second] = &self.names;
-        let first = (self.first.describe().into_iter()).map(|line| format!("{first}: {line}"));
-        let second = (self.second.describe().into_iter()).map(|line| format!("{second}: {line}"));
-        first.chain(second).collect()
+        let lines = self.each().into_iter().flat_map(|(name, one)| {
+            let lines = one.describe().into_iter();
+            lines.map(move |line| format!("{name}: {line}"))
+        });
+        lines.collect()
     }
 
     /// Returns the loss: there is one for both.
@@ -204,8 +216,8 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     /// # Errors
     /// If an optimizer has a loss scale, which would scale the other's gradients too ([`is_optimizer`](crate::Error::is_optimizer)).
     fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
-        for scaled in [self.first.scale_loss(loss)?, self.second.scale_loss(loss)?] {
-            if scaled.id() != loss.id() {
+        for (_, one) in self.each() {
+            if one.scale_loss(loss)?.id() != loss.id() {
                 return Err(invalid!(
                     Optimizer,
                     "the optimizers of `Both` share one loss, so none of them can have a loss scale: build them without `loss_scale`"
@@ -216,11 +228,11 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     }
 
     fn is_restored(&self) -> bool {
-        self.first.is_restored() && self.second.is_restored()
+        self.each().iter().all(|(_, one)| one.is_restored())
     }
 
     fn takes_f32(&self) -> bool {
-        self.first.takes_f32() && self.second.takes_f32()
+        self.each().iter().all(|(_, one)| one.takes_f32())
     }
 
     /// That of both; `None` if they differ.
@@ -230,41 +242,31 @@ impl<A: Commit, B: Commit> Commit for Both<A, B> {
     }
 
     fn gradient_norm(&self) -> Option<f64> {
-        let norms = [self.first.gradient_norm()?, self.second.gradient_norm()?];
-        Some(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+        let norms = self.each().into_iter().map(|(_, one)| one.gradient_norm());
+        let squares = norms.map(|norm| norm.map(|norm| norm * norm));
+        Some(squares.sum::<Option<f64>>()?.sqrt())
     }
 
     fn remedies(&self) -> Vec<Remedy> {
-        let [first, second] = &self.names;
-        let named = |name: &str, remedies: Vec<Remedy>| {
-            let named = remedies.into_iter();
-            let named = named.map(|one| Remedy::new(format!("{name}: {}", one.advice), one.saves));
-            named.collect::<Vec<_>>()
-        };
-        let mut remedies = named(first, self.first.remedies());
-        remedies.extend(named(second, self.second.remedies()));
-        remedies
+        let remedies = self.each().into_iter().flat_map(|(name, one)| {
+            let named = move |it: Remedy| Remedy::new(format!("{name}: {}", it.advice), it.saves);
+            one.remedies().into_iter().map(named)
+        });
+        remedies.collect()
     }
 
     fn state_bytes(&self) -> Option<u64> {
-        Some(self.first.state_bytes()? + self.second.state_bytes()?)
+        let bytes = self.each().map(|(_, one)| one.state_bytes());
+        bytes.into_iter().sum()
     }
 
     /// The state of both, each under its name.
     fn state(&self) -> Result<StateDict> {
         let mut both = StateDict::default();
-        for (name, state) in self
-            .names
-            .iter()
-            .zip([self.first.state()?, self.second.state()?])
-        {
-            let named = |key: &str| format!("{name}.{key}");
-            let tensors = state.tensors.into_iter();
-            both.tensors
-                .extend(tensors.map(|(key, tensor)| (named(&key), tensor)));
-            let metadata = state.metadata.into_iter();
-            both.metadata
-                .extend(metadata.map(|(key, text)| (named(&key), text)));
+        for (name, one) in self.each() {
+            let state = one.state()?;
+            both.tensors.extend(named(name, state.tensors));
+            both.metadata.extend(named(name, state.metadata));
         }
         Ok(both)
     }

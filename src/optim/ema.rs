@@ -7,6 +7,7 @@ use super::foreign::interrupted;
 use super::rule::Range;
 use super::state_dict::entry;
 use super::{Commit, Committed, Parameter, Shard, StateDict, blend};
+use crate::elements::size;
 use crate::error::{Error, Remedy, Result, StateError};
 
 /// The name of an average in saved state.
@@ -322,9 +323,6 @@ impl<O: Commit> Commit for Ema<O> {
 }
 
 fn bytes(averages: &[(Parameter, Tensor)]) -> u64 {
-    let bytes = averages.iter().map(|(_, average)| {
-        let size = average.dtype().size_in_bytes();
-        (average.elem_count() * size) as u64
-    });
+    let bytes = averages.iter().map(|(_, average)| size(average) as u64);
     bytes.sum()
 }

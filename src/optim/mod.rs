@@ -25,10 +25,10 @@ pub use commit::{Commit, Committed};
 pub use ema::Ema;
 pub use foreign::Foreign;
 pub(crate) use fused::check_shape;
-pub use fused::{Fused, FusedBuilder, LossScale, Moments, Progress};
+pub use fused::{Fused, FusedBuilder, LossScale, Progress};
 #[doc(hidden)]
 pub use group::Shard;
-pub use group::{Group, GroupOptions, Parameter};
+pub use group::{Group, GroupOptions, Moments, Parameter};
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::{LearningRate, LearningRateBuilder};
 pub use state_dict::StateDict;

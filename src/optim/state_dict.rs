@@ -169,51 +169,78 @@ impl StateDict {
         {
             return Ok(whole.clone());
         }
-        let parts = ranks.into_iter().map(Part::new);
-        let mut parts = parts.collect::<Result<Vec<_>>>()?;
-        let Some(first) = parts.first() else {
+        let (mut states, mut pieces) = (ranks, Vec::new());
+        for state in &mut states {
+            let text = take_pieces(&mut state.metadata)?;
+            let read = serde_json::from_str::<BTreeMap<String, Piece>>(&text);
+            let read = read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")));
+            pieces.push(read?);
+        }
+        let Some(first) = states.first() else {
             return Err(refused("there are none"));
         };
-        let text = |part: &Part| part.state.metadata.clone();
         let mut whole = Self {
             tensors: BTreeMap::new(),
-            metadata: text(first),
+            metadata: first.metadata.clone(),
         };
-        if let Some(rank) = parts.iter().position(|part| text(part) != whole.metadata) {
+        let mut all = states.iter();
+        if let Some(rank) = all.position(|state| state.metadata != whole.metadata) {
             let what = format!("the counters or options of state {rank} are not those of state 0");
             return Err(refused(what));
         }
-        let names = parts.iter().flat_map(|part| part.pieces.keys().cloned());
+        let names = pieces.iter().flat_map(|pieces| pieces.keys());
         for name in names.collect::<BTreeSet<_>>() {
-            let one = One::find(&name, &parts)?;
-            let step = Tensor::new(one.step()?, &Device::Cpu)?;
-            whole.tensors.insert(entry(&name, STEP), step);
-            for kept in one.whole.kept.clone() {
-                let tensor = One::find(&name, &parts)?.joined(&kept)?;
-                let entry = entry(&name, &kept);
-                // No more than one tensor is there twice.
-                for part in &mut parts {
-                    part.state.tensors.remove(&entry);
-                }
-                whole.tensors.extend(tensor.map(|tensor| (entry, tensor)));
-            }
+            whole.take(name, &mut states, &pieces)?;
         }
         Ok(whole)
     }
-}
 
-/// One rank's state, without the document that says what it is of.
-struct Part {
-    state: StateDict,
-    pieces: BTreeMap<String, Piece>,
-}
-
-impl Part {
-    fn new(mut state: StateDict) -> Result<Self> {
-        let pieces = take_pieces(&mut state.metadata)?;
-        let pieces = serde_json::from_str(&pieces)
-            .map_err(|error| refused(format!("{PIECES} cannot be read, {error}")))?;
-        Ok(Self { state, pieces })
+    /// Takes the state of one parameter from all ranks, so that no more than one tensor is there twice.
+    fn take(
+        &mut self,
+        name: &str,
+        states: &mut [Self],
+        pieces: &[BTreeMap<String, Piece>],
+    ) -> Result<()> {
+        let mut of_ranks = Vec::new();
+        for (rank, pieces) in pieces.iter().enumerate() {
+            let without = || refused(format!("state {rank} is without parameter `{name}`"));
+            of_ranks.push(pieces.get(name).ok_or_else(without)?);
+        }
+        let Some(Piece { shape, kept, .. }) = of_ranks.first() else {
+            return Ok(());
+        };
+        if (of_ranks.iter()).any(|piece| (&piece.shape, &piece.kept) != (shape, kept)) {
+            return Err(refused(format!("the shapes of parameter `{name}` differ")));
+        }
+        // The tensors of ranks that own elements, with their ranges; the others have none.
+        let mut taken = |kept: &str| {
+            let name = entry(name, kept);
+            let owners = states.iter_mut().zip(&of_ranks);
+            let owners = owners.filter(|(_, piece)| !piece.ranges.is_empty());
+            let taken = owners.map(|(state, piece)| match state.tensors.remove(&name) {
+                Some(tensor) => Ok((piece.ranges.as_slice(), tensor)),
+                None => Err(refused(format!("a state is without `{name}`"))),
+            });
+            taken.collect::<Result<Vec<_>>>()
+        };
+        // The number of updates is the same on all of them.
+        let mut step = None;
+        for (_, tensor) in taken(STEP)? {
+            let here: i64 = tensor.to_dtype(DType::I64)?.to_scalar()?;
+            if *step.get_or_insert(here) != here {
+                let what = format!("the numbers of updates of parameter `{name}` differ");
+                return Err(refused(what));
+            }
+        }
+        let step = Tensor::new(step.unwrap_or(0), &Device::Cpu)?;
+        self.tensors.insert(entry(name, STEP), step);
+        for kept in kept {
+            let joined = join(name, shape, kept == MASTER, taken(kept)?)?;
+            let joined = joined.map(|tensor| (entry(name, kept), tensor));
+            self.tensors.extend(joined);
+        }
+        Ok(())
     }
 }
 
@@ -223,109 +250,52 @@ pub fn take_pieces(metadata: &mut BTreeMap<String, String>) -> Result<String> {
     pieces.ok_or_else(|| refused("one of several is whole already"))
 }
 
-/// The state of one parameter on all ranks.
-struct One<'a> {
-    name: &'a str,
-    /// What all ranks say of the whole.
-    whole: &'a Piece,
-    elements: usize,
-    parts: Vec<(&'a StateDict, &'a [(usize, usize)])>,
-}
-
-impl<'a> One<'a> {
-    fn find(name: &'a str, parts: &'a [Part]) -> Result<Self> {
-        let (mut whole, mut found) = (None, Vec::new());
-        for (rank, Part { state, pieces }) in parts.iter().enumerate() {
-            let Some(pieces) = pieces.get(name) else {
-                return Err(refused(format!(
-                    "state {rank} is without parameter `{name}`"
-                )));
-            };
-            let first: &Piece = whole.get_or_insert(pieces);
-            if (&first.shape, &first.kept) != (&pieces.shape, &pieces.kept) {
-                return Err(refused(format!("the shapes of parameter `{name}` differ")));
-            }
-            found.push((state, pieces.ranges.as_slice()));
-        }
-        let whole = whole.ok_or_else(|| refused("there are none"))?;
-        // In bytes of f64, which have to be a number too.
-        let mut dims = whole.shape.iter();
-        let bytes = dims.try_fold(8, |bytes: usize, dim| bytes.checked_mul(*dim));
-        let bytes = bytes.ok_or_else(|| refused(format!("parameter `{name}` is too large")))?;
-        Ok(Self {
-            name,
-            whole,
-            elements: bytes / 8,
-            parts: found,
-        })
+/// Returns a tensor of a parameter from the ranks' ranges of its elements; `None` if it is left out.
+fn join(
+    name: &str,
+    shape: &[usize],
+    is_master: bool,
+    parts: Vec<(&[(usize, usize)], Tensor)>,
+) -> Result<Option<Tensor>> {
+    // In bytes of f64, which have to be a number too.
+    let mut dims = shape.iter();
+    let bytes = dims.try_fold(8, |bytes: usize, dim| bytes.checked_mul(*dim));
+    let bytes = bytes.ok_or_else(|| refused(format!("parameter `{name}` is too large")))?;
+    let elements = bytes / 8;
+    if parts.is_empty() {
+        // Master weights that are missing start from the parameter. One zero stands for all: that there are so many is only said.
+        let is_new = !is_master || elements == 0;
+        let new = is_new.then(|| Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(shape));
+        return Ok(new.transpose()?);
     }
-
-    fn tensor(&self, state: &'a StateDict, kept: &str) -> Result<&'a Tensor> {
-        let name = entry(self.name, kept);
-        let tensor = state.tensors.get(&name);
-        tensor.ok_or_else(|| refused(format!("a state is without `{name}`")))
-    }
-
-    /// The states of ranks that own elements; the others have no tensors.
-    fn with_elements(&self) -> impl Iterator<Item = &(&'a StateDict, &'a [(usize, usize)])> {
-        self.parts.iter().filter(|(_, ranges)| !ranges.is_empty())
-    }
-
-    /// The number of updates, which is the same on all ranks that own elements.
-    fn step(&self) -> Result<i64> {
-        let mut step = None;
-        for (state, _) in self.with_elements() {
-            let here = self.tensor(state, STEP)?.to_dtype(DType::I64)?;
-            let here = here.to_scalar()?;
-            if *step.get_or_insert(here) != here {
-                let what = format!("the numbers of updates of parameter `{}` differ", self.name);
-                return Err(refused(what));
-            }
+    let mut found = Vec::new();
+    for (ranges, tensor) in parts {
+        if *ranges == [(0, elements)] {
+            found.push(((0, elements), tensor));
+            continue;
         }
-        Ok(step.unwrap_or(0))
+        let (tensor, mut start) = (tensor.flatten_all()?, 0);
+        for &(from, to) in ranges {
+            let len = to.saturating_sub(from);
+            found.push(((from, to), tensor.narrow(0, start, len)?));
+            start += len;
+        }
     }
-
-    /// Returns a tensor from all ranks' elements; `None` if it is left out.
-    fn joined(&self, kept: &str) -> Result<Option<Tensor>> {
-        let (elements, shape) = (self.elements, self.whole.shape.as_slice());
-        let (mut found, mut dtype) = (Vec::new(), DType::F32);
-        for (state, ranges) in self.with_elements() {
-            let tensor = self.tensor(state, kept)?;
-            dtype = tensor.dtype();
-            if **ranges == [(0, elements)] {
-                found.push(((0, elements), tensor.clone()));
-                continue;
-            }
-            let (tensor, mut start) = (tensor.flatten_all()?, 0);
-            for &(from, to) in *ranges {
-                let len = to.saturating_sub(from);
-                found.push(((from, to), tensor.narrow(0, start, len)?));
-                start += len;
-            }
+    found.sort_by_key(|(range, _)| *range);
+    let ends = found.iter().map(|((_, to), _)| *to);
+    let starts = found.iter().map(|((from, _), _)| *from);
+    for (end, start) in std::iter::once(0).chain(ends).zip(starts.chain([elements])) {
+        if end < start {
+            let what = format!("elements {end}..{start} of parameter `{name}` are missing");
+            return Err(refused(what));
         }
-        if found.is_empty() {
-            // Master weights that are missing start from the parameter. One zero stands for all: that there are so many is only said.
-            let is_new = kept != MASTER || elements == 0;
-            let new = is_new.then(|| Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape));
-            return Ok(new.transpose()?);
+        if start < end {
+            let what = format!("elements {start}..{end} of parameter `{name}` come twice");
+            return Err(refused(what));
         }
-        found.sort_by_key(|(range, _)| *range);
-        let ends = found.iter().map(|((_, to), _)| *to);
-        let starts = found.iter().map(|((from, _), _)| *from);
-        for (end, start) in std::iter::once(0).chain(ends).zip(starts.chain([elements])) {
-            let name = self.name;
-            if end < start {
-                let what = format!("elements {end}..{start} of parameter `{name}` are missing");
-                return Err(refused(what));
-            }
-            if start < end {
-                let what = format!("elements {start}..{end} of parameter `{name}` come twice");
-                return Err(refused(what));
-            }
-        }
-        let tensors: Vec<_> = found.into_iter().map(|(_, tensor)| tensor).collect();
-        Ok(Some(Tensor::cat(&tensors, 0)?.reshape(shape)?))
     }
+    let tensors: Vec<_> = found.into_iter().map(|(_, tensor)| tensor).collect();
+    Ok(Some(Tensor::cat(&tensors, 0)?.reshape(shape)?))
 }
 
 fn refused(what: impl Display) -> crate::error::Error {

@@ -89,8 +89,8 @@ fn run<T: DeviceRepr + WithDType, S: DeviceRepr>(
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
     };
-    // SAFETY: the arguments are those of `blend`, or of a `NARROW`, in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
-    // the same shape, as many at the offsets that `axes` gives. An element of `into` is read before it is written.
+    // SAFETY: the arguments are those of `BLEND` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of the same
+    // shape, as many at the offsets that `axes` gives. An element of `into` is read before it is written.
     unsafe { launch.launch(config) }.w()?;
     Ok(())
 }

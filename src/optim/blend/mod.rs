@@ -153,10 +153,12 @@ fn narrow(
     let offsets = layout.contiguous_offsets();
     let column = Column::<f32>::of(into).zip(offsets).zip(from);
     let ((mut into, (start, end)), (from, layout)) = column.ok_or_else(out_of_bounds)?;
-    let from = Gradient::new(from, layout, add, f64::INFINITY)?;
+    let from = Gradient::<f32>::new(from, layout, 1., f64::INFINITY)?;
+    let add = add as f32;
     into.take(start);
     in_blocks(0..end - start, &mut |at, block| {
-        from.load_adjusted(at, block);
+        from.load(at, block);
+        block.iter_mut().for_each(|value| *value *= add);
         into.take(block.len()).store(block);
     });
     Ok(())

@@ -1,8 +1,8 @@
 use std::sync::Mutex;
 
-use super::column::{Column, part};
-use super::gradient::{Gradient, Real};
-use super::share::{BLOCK, CHUNK, is_shared, lock, share, take};
+use super::numbers::{BLOCK, CHUNK, Column, Gradient, Real, take};
+use super::share::{is_shared, lock, share};
+use crate::mix::part;
 
 /// A step of an update rule. Rules treat each element by itself.
 pub trait Elementwise: Sync {

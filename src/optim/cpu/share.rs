@@ -9,14 +9,10 @@ use std::sync::{Barrier, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use candle_core::utils::{barrier_pool, get_num_threads};
 
-use super::gradient::Real;
+use super::numbers::{BLOCK, CHUNK, Real, take};
 
 /// Threads share tensors with at least this many elements, as in candle.
 pub const SHARED: usize = 64 * 1024;
-/// Elements that a thread takes at a time, as in candle.
-pub const CHUNK: usize = 16 * 1024;
-/// Elements that are converted at a time: they fit into the first cache with their gradient and state.
-pub const BLOCK: usize = 256;
 
 pub fn is_shared(len: usize) -> bool {
     len >= SHARED
@@ -96,14 +92,6 @@ fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
     }
     let rest = rest.iter().map(|value| value.to_f64() * value.to_f64());
     lanes.iter().sum::<f64>() + rest.sum::<f64>()
-}
-
-/// Splits off the first `count` elements, or all if there are fewer.
-pub fn take<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
-    let count = count.min(slice.len());
-    let (head, tail) = std::mem::take(slice).split_at_mut(count);
-    *slice = tail;
-    head
 }
 
 type Work<'a> = dyn Fn() + Sync + 'a;

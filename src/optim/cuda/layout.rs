@@ -143,20 +143,16 @@ impl Header {
     pub fn new<R: Rule>(setup: &Setup<R>, squares: Option<f64>) -> Self {
         let adjustment = &setup.adjustment;
         let scale = adjustment.loss_scale;
-        let [
-            surveys,
-            clips_norm,
-            has_loss_scale,
-            rounds_at_random,
-            is_measured,
-        ] = [
+        // In the order of the kernels' `Flag`s.
+        let flags = [
             adjustment.needs_survey(),
             adjustment.clip_norm.is_some(),
             scale.is_some(),
             setup.halves == Halves::Stochastic,
             squares.is_some(),
-        ]
-        .map(u64::from);
+        ];
+        let flags = (0u32..).zip(flags);
+        let flags = flags.map(|(bit, flag)| u64::from(flag) << bit);
         Self {
             hyper: setup.rule.numbers(),
             clip_norm: adjustment.clip_norm.unwrap_or(0.),
@@ -164,11 +160,7 @@ impl Header {
             growth: scale.map_or(1., |scale| scale.growth),
             backoff: scale.map_or(1., |scale| scale.backoff),
             interval: scale.map_or(1, |scale| scale.interval),
-            flags: surveys
-                | clips_norm << 1
-                | has_loss_scale << 2
-                | rounds_at_random << 3
-                | is_measured << 4,
+            flags: flags.sum(),
             squares: squares.unwrap_or(0.),
         }
     }

@@ -187,22 +187,13 @@ const THREADS: u32 = 256;
 /// Blocks that share a chunk; as in kernels/elementwise.cuh.
 const PARTS: u32 = 4;
 
-macro_rules! module {
-    ($name:literal) => {
-        (
-            concat!("candle-headroom-", $name),
-            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
-        )
-    };
-}
-
-/// The name and the code of the module that holds a kernel.
-fn module(kernel: &str) -> CandleResult<(&'static str, &'static str)> {
-    match kernel.rsplit('_').next() {
-        Some("survey") => Ok(module!("survey")),
-        Some("adam" | "adamw") => Ok(module!("adam")),
-        Some("lion") => Ok(module!("lion")),
-        Some("sgd") => Ok(module!("sgd")),
+/// The code of a module with kernels.
+fn code_of(module: &str) -> CandleResult<&'static str> {
+    match module {
+        "adam" => Ok(include_str!(concat!(env!("OUT_DIR"), "/adam.ptx"))),
+        "lion" => Ok(include_str!(concat!(env!("OUT_DIR"), "/lion.ptx"))),
+        "sgd" => Ok(include_str!(concat!(env!("OUT_DIR"), "/sgd.ptx"))),
+        "survey" => Ok(include_str!(concat!(env!("OUT_DIR"), "/survey.ptx"))),
         _ => Err(misplaced()),
     }
 }
@@ -215,10 +206,15 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The kernel's name ends with its rule's, which selects the module.
-    fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> CandleResult<Self> {
-        let (module, ptx) = module(kernel)?;
-        let function = device.get_or_load_custom_func(kernel, module, ptx)?;
+    fn new(
+        device: &CudaDevice,
+        (module, kernel): (&str, &str),
+        blocks: usize,
+        parts: u32,
+    ) -> CandleResult<Self> {
+        let code = code_of(module)?;
+        let module = format!("candle-headroom-{module}");
+        let function = device.get_or_load_custom_func(kernel, &module, code)?;
         let blocks = u32::try_from(blocks.max(1)).map_err(|_| misplaced())?;
         Ok(Self {
             function: function.into_cuda_function(),
@@ -251,7 +247,7 @@ impl Launch {
 
 /// The launch that sums the gradients' squares in each chunk.
 pub fn survey(device: &CudaDevice, chunks: usize) -> CandleResult<Launch> {
-    Launch::new(device, "survey", chunks, 1)
+    Launch::new(device, ("survey", "survey"), chunks, 1)
 }
 
 /// The launches of an update, after the survey.
@@ -259,7 +255,7 @@ pub fn launches<R: Rule>(device: &CudaDevice, chunks: usize) -> CandleResult<[La
     let decision = format!("decide_{}", R::NAME.to_lowercase());
     let last = format!("move_{}", R::KERNELS);
     Ok([
-        Launch::new(device, &decision, 1, 1)?,
-        Launch::new(device, &last, chunks, PARTS)?,
+        Launch::new(device, (R::KERNELS, &decision), 1, 1)?,
+        Launch::new(device, (R::KERNELS, &last), chunks, PARTS)?,
     ])
 }

@@ -3,11 +3,10 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::Device;
 
-use super::adjustment::{Adjustment, LossScale};
+use super::Fused;
+use super::adjustment::LossScale;
 use super::engine::Engine;
-use super::held::Halves;
-use super::managed::{Managed, memory};
-use super::optimizer::Fused;
+use super::managed::{Halves, Managed, memory};
 use super::setup::Setup;
 use crate::error::{Result, invalid, listed_twice, nothing_to_train};
 #[cfg(feature = "cuda")]
@@ -37,30 +36,22 @@ use crate::optim::{Algorithm, Group, Moments, Shard, cpu};
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct FusedBuilder<A> {
-    params: A,
+    /// Without parameters yet.
+    setup: Setup<A>,
     /// Learning rate and weight decay.
     rates: [Option<f64>; 2],
     groups: Vec<Group>,
-    adjustment: Adjustment,
     moments: Option<Moments>,
-    halves: Halves,
-    /// Part of the moments.
-    on_host: Option<f64>,
-    shard: Option<Shard>,
 }
 
 impl<A: Algorithm> Fused<A> {
     /// A builder for an optimizer of these parameters: a `Vec<Var>`, named Vars, a [`VarMap`](candle_nn::VarMap), or a [`Group`].
     pub fn builder(parameters: impl Into<Group>) -> FusedBuilder<A> {
         FusedBuilder {
-            params: A::default(),
+            setup: Setup::default(),
             rates: [None; 2],
             groups: vec![parameters.into()],
-            adjustment: Adjustment::default(),
             moments: None,
-            halves: Halves::default(),
-            on_host: None,
-            shard: None,
         }
     }
 }
@@ -68,7 +59,7 @@ impl<A: Algorithm> Fused<A> {
 impl<A: Algorithm> FusedBuilder<A> {
     /// Sets all hyper-parameters; those of PyTorch by default (of candle for AdamW).
     pub fn params(mut self, params: A) -> Self {
-        self.params = params;
+        self.setup.rule = params;
         self
     }
 
@@ -92,26 +83,26 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Scales all gradients down if their global norm is above this. Skips and counts a step with a gradient that is not finite.
     pub fn clip_norm(mut self, norm: f64) -> Self {
-        self.adjustment.clip_norm = Some(norm);
+        self.setup.adjustment.clip_norm = Some(norm);
         self
     }
 
     /// Clamps each element of each gradient to ± this value, after `clip_norm`.
     pub fn clip_value(mut self, value: f64) -> Self {
-        self.adjustment.clip_value = Some(value);
+        self.setup.adjustment.clip_value = Some(value);
         self
     }
 
     /// Skips and counts a step with a gradient that is not finite.
     pub fn skip_non_finite(mut self) -> Self {
-        self.adjustment.skips_non_finite = true;
+        self.setup.adjustment.skips_non_finite = true;
         self
     }
 
     /// Multiplies losses by a scale, for f16 parameters. [`Commit::commit`](crate::optim::Commit::commit) then expects gradients
     /// of a loss from [`Commit::scale_loss`](crate::optim::Commit::scale_loss).
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
-        self.adjustment.loss_scale = Some(scale);
+        self.setup.adjustment.loss_scale = Some(scale);
         self
     }
 
@@ -119,7 +110,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// add up. If something else writes to a parameter, such as loading a checkpoint, its new value is used. Replaces
     /// [`stochastic_rounding`](Self::stochastic_rounding).
     pub fn master_weights(mut self) -> Self {
-        self.halves = Halves::Masters;
+        self.setup.halves = Halves::Masters;
         self
     }
 
@@ -127,7 +118,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the parameter's name, the step and the position alone, so a
     /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused, unless they are frozen.
     pub fn stochastic_rounding(mut self) -> Self {
-        self.halves = Halves::Stochastic;
+        self.setup.halves = Halves::Stochastic;
         self
     }
 
@@ -145,14 +136,14 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// Whole parameters move, with their master weights: in each group the largest first, until at least this part is there. For CPU
     /// parameters, and for `Sgd` without momentum, it has no effect.
     pub fn moments_on_host(mut self, fraction: f64) -> Self {
-        self.on_host = Some(fraction);
+        self.setup.on_host = Some(fraction);
         self
     }
 
     /// Divides the state among the ranks of a trainer's group (ZeRO stage 1): allocates none until the trainer says for which elements. Until then updates are refused
     /// ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn sharded(mut self) -> Self {
-        self.shard = Some(Shard::default());
+        self.setup.shard = Some(Shard::default());
         self
     }
 
@@ -163,20 +154,19 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// without fused passes ([`is_optimizer`](crate::Error::is_optimizer)); no Var to train, a Var that is listed twice, a type that cannot
     /// be trained ([`is_parameter`](crate::Error::is_parameter)); and [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
-        let mut rule = self.params;
-        for ((_, _, value), given) in rule.hyper_parameters().zip(self.rates) {
+        let mut setup = self.setup;
+        for ((_, _, value), given) in setup.rule.hyper_parameters().zip(self.rates) {
             if let Some(given) = given {
                 value.set(given);
             }
         }
-        rule.check()?;
-        self.adjustment.check(A::NAME)?;
-        Range::PART.check(A::NAME, "moments_on_host", self.on_host)?;
-        let (mut parameters, mut groups) = (Vec::new(), Vec::new());
+        setup.rule.check()?;
+        setup.adjustment.check(A::NAME)?;
+        Range::PART.check(A::NAME, "moments_on_host", setup.on_host)?;
         let (mut vars, mut names) = (HashSet::new(), HashSet::new());
         for (group, given) in self.groups.into_iter().enumerate() {
             given.options.check(A::NAME)?;
-            groups.push(given.options);
+            setup.groups.push(given.options);
             let moments = (self.moments, given.moments);
             for parameter in given.named(vars.len()) {
                 let name = &parameter.name;
@@ -193,25 +183,16 @@ impl<A: Algorithm> FusedBuilder<A> {
                         "two parameters have the name `{name}`: give each its own"
                     ));
                 }
-                let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
-                parameters.push(managed);
+                let managed = Managed::new(&setup.rule, parameter, group, moments, setup.halves)?;
+                setup.parameters.push(managed);
             }
         }
-        let device = one_device(&parameters)?;
-        let mut memory = Vec::from_iter(parameters.iter().map(|p| memory(&p.var)));
-        memory.sort_unstable();
-        let setup = Setup {
-            rule,
-            groups,
-            parameters,
-            shard: None,
-            memory,
-            adjustment: self.adjustment,
-            halves: self.halves,
-            on_host: self.on_host.filter(|_| device.is_cuda()),
-        };
+        let device = one_device(&setup.parameters)?;
+        setup.memory = setup.parameters.iter().map(|p| memory(&p.var)).collect();
+        setup.memory.sort_unstable();
+        setup.on_host = setup.on_host.filter(|_| device.is_cuda());
         setup.check_options()?;
-        let setup = setup.cut(self.shard.as_ref())?;
+        let setup = setup.cut(setup.shard.as_ref())?;
         let engine: Box<dyn Engine<A>> = match &device {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
             #[cfg(feature = "cuda")]

@@ -5,8 +5,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Error, Tensor};
 use rayon::prelude::*;
 
+use super::Fused;
 use super::engine::{Loaded, Snapshot};
-use super::optimizer::Fused;
 use super::reader::Document;
 use crate::error::{Remedy, Result, invalid};
 use crate::optim::state_dict::{OPTIMIZER, PIECES, Piece, STEP, entry};
@@ -62,12 +62,9 @@ impl<A: Algorithm> Commit for Fused<A> {
     /// All that decides how parameters move, in words.
     fn describe(&self) -> Vec<String> {
         let mut lines = vec![format!("the optimizer is {}", A::NAME)];
-        let params: Vec<_> = self.hyper_parameters();
-        lines.extend(
-            params
-                .iter()
-                .map(|(name, value)| format!("`{name}` is {value}")),
-        );
+        for (name, value) in self.hyper_parameters::<Vec<_>>() {
+            lines.push(format!("`{name}` is {value}"));
+        }
         let groups = self.setup.groups.iter().enumerate();
         lines.extend(groups.map(|(index, group)| format!("group {index} has {group:?}")));
         lines.push(format!("gradients have {:?}", self.setup.adjustment));
@@ -77,11 +74,10 @@ impl<A: Algorithm> Commit for Fused<A> {
                 kept.map(|held| format!("{} {:?} as {:?}", held.name, held.whole, held.form));
             lines.push(format!("state has {}", Vec::from_iter(kept).join(", ")));
         }
-        let is_sharded = self.setup.shard.is_some();
-        lines.push(format!(
-            "state is {}",
-            if is_sharded { "sharded" } else { "whole" }
-        ));
+        lines.push(match self.setup.shard {
+            Some(_) => "state is sharded".to_owned(),
+            None => "state is whole".to_owned(),
+        });
         lines
     }
 
@@ -94,25 +90,17 @@ impl<A: Algorithm> Commit for Fused<A> {
             return Ok(None);
         }
         self.setup.check(gradients)?;
-        let is_new = match &self.measured {
-            Some(measured) => measured.shard.as_ref() != Some(shard),
-            None => true,
+        let measured = match self.measured.take() {
+            Some(measured) if measured.shard.as_ref() == Some(shard) => measured,
+            _ => {
+                let measured = self.setup.cut(Some(shard))?;
+                measured.check_listed()?;
+                measured
+            }
         };
-        if is_new {
-            self.measured = None;
-            let measured = self.setup.cut(Some(shard))?;
-            measured.check_listed()?;
-            self.measured = Some(measured);
-        }
-        let Some(measured) = &self.measured else {
-            return Ok(None);
-        };
-        let squares = self.engine.measure(measured, is_new, gradients);
-        if squares.is_err() {
-            // The next call makes the tables again.
-            self.measured = None;
-        }
-        squares.map(Some)
+        let squares = self.engine.measure(&measured, gradients)?;
+        self.measured = Some(measured);
+        Ok(Some(squares))
     }
 
     /// On CUDA, too, it knows then whether the step is skipped.

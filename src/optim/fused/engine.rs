@@ -19,8 +19,8 @@ pub trait Engine<R>: Debug + Send + Sync {
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
     /// Returns the sum of squares of all gradients, before any adjustment; NaN if one of them is not finite. `setup` may be cut
-    /// otherwise than the state; it is the same as in the last call unless `is_new`.
-    fn measure(&mut self, setup: &Setup<R>, is_new: bool, gradients: &GradStore) -> Result<f64>;
+    /// otherwise than the state. With an error nothing has changed.
+    fn measure(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64>;
 
     /// `squares` replaces the sum that [`measure`](Self::measure) returns.
     fn commit(
@@ -47,27 +47,23 @@ pub fn states<R: Rule, S: Clone>(
     old: &[Option<S>],
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
-    let states = setup
-        .parameters
-        .iter()
-        .enumerate()
-        .map(|(index, parameter)| {
-            if setup.is_frozen(parameter) || parameter.ranges.is_empty() {
-                return Ok(None);
-            }
-            if let Some(loaded) = loaded {
-                let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
-                return new(parameter, saved).map(Some);
-            }
-            if let Some(Some(state)) = old.get(index) {
-                return Ok(Some(state.clone()));
-            }
-            if !old.is_empty() {
-                testing::inject(Phase::Optimizer)?;
-            }
-            new(parameter, None).map(Some)
-        });
-    states.collect()
+    let state = |(index, parameter): (usize, &Managed)| {
+        if setup.is_frozen(parameter) || parameter.ranges.is_empty() {
+            return Ok(None);
+        }
+        if let Some(loaded) = loaded {
+            let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
+            return new(parameter, saved).map(Some);
+        }
+        if let Some(Some(state)) = old.get(index) {
+            return Ok(Some(state.clone()));
+        }
+        if !old.is_empty() {
+            testing::inject(Phase::Optimizer)?;
+        }
+        new(parameter, None).map(Some)
+    };
+    setup.parameters.iter().enumerate().map(state).collect()
 }
 
 /// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.

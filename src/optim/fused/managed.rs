@@ -2,11 +2,142 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result as CandleResult, Storage, Tensor, Var};
 
-use super::held::{Halves, Held};
 use crate::error::{Result, invalid, untrainable};
+use crate::optim::coded::{Code, Form, bytes_of};
 use crate::optim::rule::Rule;
 use crate::optim::state_dict::MASTER;
 use crate::optim::{Moments, Parameter};
+
+/// Parameters with fewer elements keep their moments in f32 where others keep 8 bits.
+const FEW: usize = 4096;
+
+/// How f16 and bf16 parameters take updates that are too small for their type.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Halves {
+    /// They are rounded to nearest.
+    #[default]
+    Nearest,
+    /// They have master weights.
+    Masters,
+    /// They are rounded up or down at random.
+    Stochastic,
+}
+
+/// A tensor of state, and the form in which it is held.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Its name in saved state.
+    pub name: &'static str,
+    /// The code that a moment has in 8 bits; `None` for master weights.
+    code: Option<Code>,
+    /// The shape of the parameter.
+    pub whole: Vec<usize>,
+    pub form: Form,
+    /// The number of elements in one row that are held of it here; `None` if all are.
+    pub part: Option<usize>,
+}
+
+impl Held {
+    /// The master weights of a parameter of this shape.
+    pub fn master(whole: &[usize], full: DType) -> Self {
+        Self {
+            name: MASTER,
+            code: None,
+            whole: whole.to_vec(),
+            form: Form::Plain(full),
+            part: None,
+        }
+    }
+
+    /// A moment that a rule keeps. `full` is the type that the rule computes in.
+    pub fn moment(
+        (name, code): (&'static str, Code),
+        whole: &[usize],
+        moments: Moments,
+        full: DType,
+    ) -> Self {
+        let moment = Self {
+            name,
+            code: Some(code),
+            ..Self::master(whole, full)
+        };
+        moment.kept_as(moments, full)
+    }
+
+    /// The same kept so. Master weights and a few elements in place of 8 bits have the type `full`.
+    pub fn kept_as(&self, moments: Moments, full: DType) -> Self {
+        let is_large = self.whole.iter().product::<usize>() >= FEW;
+        let form = match (self.code, moments) {
+            (Some(_), Moments::Float(dtype)) => Form::Plain(dtype),
+            (Some(code), Moments::EightBit) if is_large => Form::Coded(code),
+            _ => Form::Plain(full),
+        };
+        Self {
+            form,
+            ..self.clone()
+        }
+    }
+
+    /// The type of the tensor in memory.
+    pub fn dtype(&self) -> DType {
+        match self.form {
+            Form::Plain(dtype) => dtype,
+            Form::Coded(_) => DType::U8,
+        }
+    }
+
+    /// The shape of the tensor in memory.
+    pub fn dims(&self) -> Vec<usize> {
+        match self.form {
+            Form::Plain(_) => self.saved_dims(),
+            Form::Coded(_) => vec![bytes_of(self.saved_dims().iter().product())],
+        }
+    }
+
+    /// The shape in which it is saved.
+    pub fn saved_dims(&self) -> Vec<usize> {
+        match self.part {
+            Some(elements) => vec![elements],
+            None => self.whole.clone(),
+        }
+    }
+
+    /// The number of bytes of its first elements, which end a block of 8 bits if it has such.
+    pub fn bytes_of(&self, elements: usize) -> usize {
+        match self.form {
+            Form::Plain(dtype) => elements * dtype.size_in_bytes(),
+            Form::Coded(_) => bytes_of(elements),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes_of(self.saved_dims().iter().product()) as u64
+    }
+
+    /// Brings a saved tensor in host memory into this form.
+    pub fn pack(&self, saved: &Tensor) -> CandleResult<Tensor> {
+        let Form::Coded(code) = self.form else {
+            return saved.to_dtype(self.dtype())?.force_contiguous();
+        };
+        let values: Vec<f32> = saved.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let mut bytes = vec![0; bytes_of(values.len())];
+        code.store(&values, &mut bytes);
+        let len = bytes.len();
+        Tensor::from_vec(bytes, len, &Device::Cpu)
+    }
+
+    /// Returns a tensor of this form, in host memory, as it is saved.
+    pub fn unpack(&self, held: &Tensor) -> CandleResult<Tensor> {
+        let Form::Coded(code) = self.form else {
+            return Ok(held.clone());
+        };
+        let bytes: Vec<u8> = held.to_vec1()?;
+        let dims = self.saved_dims();
+        let mut values = vec![0.; dims.iter().product()];
+        code.load(&bytes, &mut values);
+        Tensor::from_vec(values, dims, &Device::Cpu)
+    }
+}
 
 /// A parameter of an optimizer, and the elements of it whose state is kept here and which are updated here.
 #[derive(Debug, Clone)]
@@ -168,33 +299,30 @@ impl Managed {
         }
     }
 
-    /// Bytes of its master weights.
-    pub fn master_bytes(&self) -> u64 {
-        let masters = self.kept.iter().skip(self.by_rule().len());
-        masters.map(Held::bytes).sum()
+    /// Bytes of all tensors that are kept for it.
+    pub fn bytes(&self) -> u64 {
+        self.kept.iter().map(Held::bytes).sum()
     }
 
     /// Bytes of what moves to host memory with its moments, wherever it is: they and the master weights; 0 without moments.
     pub fn movable_bytes(&self) -> u64 {
         match self.by_rule() {
             [] => 0,
-            _ => self.kept.iter().map(Held::bytes).sum(),
+            _ => self.bytes(),
+        }
+    }
+
+    /// Bytes of the tensors that are kept for it on its device. Those of one in host memory are all there.
+    pub fn kept_bytes(&self) -> u64 {
+        match self.on_host {
+            true => 0,
+            false => self.bytes(),
         }
     }
 
     /// Bytes that are kept for it in host memory, although it is on a GPU.
     pub fn host_bytes(&self) -> u64 {
-        if self.on_host {
-            self.movable_bytes()
-        } else {
-            0
-        }
-    }
-
-    /// Bytes of all tensors that are kept for it on its device.
-    pub fn kept_bytes(&self) -> u64 {
-        let all: u64 = self.kept.iter().map(Held::bytes).sum();
-        all - self.host_bytes()
+        self.bytes() - self.kept_bytes()
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Fused;
 use super::adjustment::Progress;
 use super::engine::{Loaded, Snapshot};
 use super::managed::Managed;
-use super::optimizer::Fused;
 use super::setup::Setup;
 use crate::error::{Result, StateError};
 use crate::optim::rule::{Range, Rule};
@@ -43,8 +43,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the hyper-parameters, the options of groups and the counters, which PyTorch's files do not have.
-    pub fn document<R: Rule>(&mut self, setup: &Setup<R>) -> (R, Vec<GroupOptions>, Progress) {
+    /// Sets the hyper-parameters and the options of groups, and returns the counters. PyTorch's files do not have them.
+    pub fn document<R: Rule>(&mut self, setup: &mut Setup<R>) -> Progress {
         let is_part = self.state.metadata.contains_key(PIECES);
         let what = "is of one rank's state: put those of all ranks together by `StateDict::merge`";
         self.require(!is_part, PIECES, what);
@@ -57,27 +57,10 @@ impl<'a> Reader<'a> {
         if let Some(name) = document.name.filter(|name| name != R::NAME) {
             self.unfit(OPTIMIZER, format!("is {name}, not {}", R::NAME));
         }
-        let rule = self.rule(setup, &document.params);
-        let mut groups = document.groups.unwrap_or_else(|| setup.groups.clone());
-        let (saved, here) = (groups.len(), setup.groups.len());
-        if saved != here {
-            let what = format!("{saved} in the saved state, {here} here");
-            self.unfit("groups:", what);
-            groups.clone_from(&setup.groups);
-        }
-        for (index, options) in groups.iter().enumerate() {
-            if let Err(error) = options.check(R::NAME) {
-                self.unfit(&format!("group {index}:"), error);
-            }
-        }
-        let progress = self.progress(Progress::new(&setup.adjustment), document.progress);
-        (rule, groups, progress)
-    }
-
-    fn rule<R: Rule>(&mut self, setup: &Setup<R>, saved: &BTreeMap<String, f64>) -> R {
         let mut rule = setup.rule.clone();
         for (name, range, value) in rule.hyper_parameters() {
-            let saved = saved.get(name).copied().unwrap_or_else(|| value.get());
+            let saved = document.params.get(name).copied();
+            let saved = saved.unwrap_or_else(|| value.get());
             match range.holds(saved) {
                 true => value.set(saved),
                 false => self.unfit(name, format!("is {saved}, not {}", range.words)),
@@ -85,7 +68,23 @@ impl<'a> Reader<'a> {
         }
         let what = "has hyper-parameters that need other state than there is";
         self.require(setup.keeps_state_of(&rule), OPTIMIZER, what);
-        rule
+        setup.rule = rule;
+        if let Some(groups) = document.groups {
+            let (saved, here) = (groups.len(), setup.groups.len());
+            match saved == here {
+                true => setup.groups = groups,
+                false => self.unfit(
+                    "groups:",
+                    format!("{saved} in the saved state, {here} here"),
+                ),
+            }
+        }
+        for (index, options) in setup.groups.iter().enumerate() {
+            if let Err(error) = options.check(R::NAME) {
+                self.unfit(&format!("group {index}:"), error);
+            }
+        }
+        self.progress(Progress::new(&setup.adjustment), document.progress)
     }
 
     fn progress(&mut self, new: Progress, saved: Progress) -> Progress {
@@ -224,8 +223,7 @@ impl<A: Algorithm> Fused<A> {
     /// Replaces what there is by this state, cut as `setup` is.
     pub(super) fn load(&mut self, mut setup: Setup<A>, state: &StateDict) -> Result<()> {
         let mut reader = Reader::new(state);
-        let progress;
-        (setup.rule, setup.groups, progress) = reader.document(&setup);
+        let progress = reader.document(&mut setup);
         let parameters = setup.parameters.iter();
         let snapshots = parameters.map(|p| (!setup.is_frozen(p)).then(|| reader.snapshot::<A>(p)));
         let snapshots: Vec<_> = snapshots.collect();

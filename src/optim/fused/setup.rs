@@ -4,8 +4,7 @@ use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
 use super::adjustment::Adjustment;
-use super::held::Halves;
-use super::managed::Managed;
+use super::managed::{Halves, Managed};
 use crate::error::{Phase, Result, invalid};
 use crate::optim::coded::Form;
 use crate::optim::rule::{Range, Rates, Rule};
@@ -13,7 +12,7 @@ use crate::optim::{GroupOptions, Parameter, Shard};
 use crate::testing;
 
 /// The parameters of an optimizer and the way in which it updates them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setup<R> {
     pub rule: R,
     pub groups: Vec<GroupOptions>,
@@ -110,35 +109,29 @@ impl<R: Rule> Setup<R> {
 pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
     let groups = parameters.iter().map(|parameter| parameter.group + 1).max();
     for group in 0..groups.unwrap_or(0) {
-        let mut movable: Vec<_> = (parameters.iter_mut())
-            .filter(|parameter| parameter.group == group && parameter.movable_bytes() > 0)
-            .collect();
+        let movable = parameters.iter_mut().filter(|p| p.group == group);
+        let movable = movable.map(|p| (p.movable_bytes(), &mut p.on_host));
+        let mut movable: Vec<_> = movable.filter(|(bytes, _)| *bytes > 0).collect();
         // The sort is stable, so equally large ones stay in the order in which they were given.
-        movable.sort_by_key(|parameter| Reverse(parameter.movable_bytes()));
-        let total: u64 = movable
-            .iter()
-            .map(|parameter| parameter.movable_bytes())
-            .sum();
+        movable.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let total: u64 = movable.iter().map(|(bytes, _)| bytes).sum();
         let mut missing = total.min((total as f64 * fraction).ceil() as u64);
-        for parameter in &mut movable {
-            if let Some(rest) = missing.checked_sub(parameter.movable_bytes()) {
-                (parameter.on_host, missing) = (true, rest);
+        for (bytes, on_host) in &mut movable {
+            if let Some(rest) = missing.checked_sub(*bytes) {
+                (**on_host, missing) = (true, rest);
             }
         }
         if missing == 0 {
             continue;
         }
         // Each of the others is larger than what is missing.
-        if let Some(smallest) = movable
-            .iter_mut()
-            .rev()
-            .find(|parameter| !parameter.on_host)
-        {
-            smallest.on_host = true;
-            let mut surplus = smallest.movable_bytes() - missing;
-            for parameter in movable.iter_mut().filter(|parameter| parameter.on_host) {
-                if let Some(rest) = surplus.checked_sub(parameter.movable_bytes()) {
-                    (parameter.on_host, surplus) = (false, rest);
+        let mut smallest_first = movable.iter_mut().rev();
+        if let Some((bytes, on_host)) = smallest_first.find(|(_, on_host)| !**on_host) {
+            **on_host = true;
+            let mut surplus = *bytes - missing;
+            for (bytes, on_host) in movable.iter_mut().filter(|(_, on_host)| **on_host) {
+                if let Some(rest) = surplus.checked_sub(*bytes) {
+                    (**on_host, surplus) = (false, rest);
                 }
             }
         }

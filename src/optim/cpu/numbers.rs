@@ -1,11 +1,200 @@
-use candle_core::{CpuStorage, DType};
+use std::any::Any;
+use std::fmt::Debug;
+
+use candle_core::{CpuStorage, DType, Layout, Result, WithDType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::gradient::{Real, copy, load_half, reals, store_half};
-use super::share::{BLOCK, CHUNK, take};
-use crate::mix::mix;
+use crate::mix::{Noise, chance};
 use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
+
+/// Elements that a thread takes at a time, as in candle.
+pub const CHUNK: usize = 16 * 1024;
+/// Elements that are converted at a time: they fit into the first cache with their gradient and state.
+pub const BLOCK: usize = 256;
+
+/// A type to compute in: f64 for f64 parameters, f32 for all others.
+pub trait Real: WithDType + Debug + Default {
+    fn sqrt(self) -> Self;
+
+    /// Values that f16 and bf16 are converted to and from: all if they are f32, none if they are f64.
+    fn f32s(_: &[Self]) -> &[f32] {
+        &[]
+    }
+
+    fn f32s_mut(_: &mut [Self]) -> &mut [f32] {
+        &mut []
+    }
+}
+
+impl Real for f32 {
+    #[inline]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+
+    fn f32s(values: &[f32]) -> &[f32] {
+        values
+    }
+
+    fn f32s_mut(values: &mut [f32]) -> &mut [f32] {
+        values
+    }
+}
+
+impl Real for f64 {
+    #[inline]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+}
+
+/// Splits off the first `count` elements, or all if there are fewer.
+pub fn take<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    let count = count.min(slice.len());
+    let (head, tail) = std::mem::take(slice).split_at_mut(count);
+    *slice = tail;
+    head
+}
+
+/// Converts f16 or bf16, from an element on; the shorter slice decides how many.
+pub fn load_half<H, C: Real>(from: &[H], start: usize, into: &mut [C])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (from, into) = equally_long(after(from, start), C::f32s_mut(into));
+    from.convert_to_f32_slice(into);
+}
+
+/// Converts to f16 or bf16, rounding to nearest; the shorter slice decides how many.
+pub fn store_half<H, C: Real>(from: &[C], into: &mut [H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (from, into) = equally_long(C::f32s(from), into);
+    into.convert_from_f32_slice(from);
+}
+
+fn equally_long<'a, A, B>(from: &'a [A], into: &'a mut [B]) -> (&'a [A], &'a mut [B]) {
+    let len = from.len().min(into.len());
+    let (from, into) = (from.get(..len), into.get_mut(..len));
+    (from.unwrap_or_default(), into.unwrap_or_default())
+}
+
+/// Copies values from an element on; the shorter slice decides how many.
+pub fn copy<C: Real>(from: &[C], start: usize, into: &mut [C]) {
+    let (from, into) = equally_long(after(from, start), into);
+    into.copy_from_slice(from);
+}
+
+pub fn after<T>(values: &[T], start: usize) -> &[T] {
+    values.get(start..).unwrap_or_default()
+}
+
+/// Returns the values of a storage if they have this type.
+pub fn reals<C: Real>(storage: &mut CpuStorage) -> Option<&mut [C]> {
+    let values: &mut dyn Any = match storage {
+        CpuStorage::F32(values) => values,
+        CpuStorage::F64(values) => values,
+        _ => return None,
+    };
+    values.downcast_mut::<Vec<C>>().map(Vec::as_mut_slice)
+}
+
+/// A gradient in memory, whose elements can be adjusted while they are read: multiplied by `scale` (the inverse loss scale times the
+/// factor that clips the norm), then clamped to ± `bound`.
+#[derive(Debug, Clone, Copy)]
+pub struct Gradient<'a, C> {
+    values: Values<'a, C>,
+    /// The layout of values that are not contiguous.
+    layout: Option<&'a Layout>,
+    /// The first element of contiguous values.
+    start: usize,
+    scale: f64,
+    bound: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Values<'a, C> {
+    Full(&'a [C]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a, C: Real> Gradient<'a, C> {
+    pub fn new(
+        storage: &'a CpuStorage,
+        layout: &'a Layout,
+        scale: f64,
+        bound: f64,
+    ) -> Result<Self> {
+        let start = layout.contiguous_offsets().map(|(start, _)| start);
+        Ok(Self {
+            values: match (storage, C::DTYPE) {
+                (CpuStorage::F16(values), DType::F32) => Values::F16(values),
+                (CpuStorage::BF16(values), DType::F32) => Values::Bf16(values),
+                (other, _) => Values::Full(C::cpu_storage_as_slice(other)?),
+            },
+            layout: start.is_none().then_some(layout),
+            start: start.unwrap_or_default(),
+            scale,
+            bound,
+        })
+    }
+
+    /// Returns the elements from `start` on as a slice if they are contiguous and need no conversion.
+    pub fn slice(&self, start: usize) -> Option<&'a [C]> {
+        match (self.values, self.layout) {
+            (Values::Full(values), None) => Some(after(values, self.start + start)),
+            _ => None,
+        }
+    }
+
+    pub fn adjust(&self) -> impl Fn(C) -> C + Copy + use<C> {
+        let [scale, low, high] = [self.scale, -self.bound, self.bound].map(C::from_f64);
+        move |value| {
+            // `clamp` would panic for bounds that are NaN. A value that is NaN passes.
+            match value * scale {
+                value if value > high => high,
+                value if value < low => low,
+                value => value,
+            }
+        }
+    }
+
+    /// Reads elements from `start` on, unadjusted.
+    pub fn load(&self, start: usize, into: &mut [C]) {
+        let Some(layout) = self.layout else {
+            return self.read(self.start + start, into);
+        };
+        for (into, offset) in into.iter_mut().zip(offsets(layout, start)) {
+            self.read(offset, std::slice::from_mut(into));
+        }
+    }
+
+    /// Reads what lies in memory from an offset on.
+    fn read(&self, offset: usize, into: &mut [C]) {
+        match self.values {
+            Values::Full(values) => copy(values, offset, into),
+            Values::F16(values) => load_half(values, offset, into),
+            Values::Bf16(values) => load_half(values, offset, into),
+        }
+    }
+}
+
+/// Returns the offsets of a strided tensor's elements from element `start` on. candle's own iterator is private. Strided gradients are
+/// rare, because `backward` adds each gradient to a contiguous tensor of zeros.
+fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
+    let axes = layout.dims().iter().zip(layout.stride()).rev();
+    (start..layout.shape().elem_count()).map(move |mut index| {
+        axes.clone()
+            .fold(layout.start_offset(), |offset, (&size, &stride)| {
+                let along = index % size;
+                index /= size;
+                offset + along * stride
+            })
+    })
+}
 
 /// Numbers that an update reads and writes: a parameter or its state, in the type to compute in or in fewer bits.
 #[derive(Debug)]
@@ -155,51 +344,9 @@ where
     }
 }
 
-/// The seed of a parameter's noise in its `step`-th update. `stream` is the parameter's own.
-#[inline]
-pub fn seed(step: u64, stream: u64) -> u64 {
-    mix(stream ^ mix(step))
-}
-
-/// The seed of one of the tensors that an update writes.
-#[inline]
-pub fn part(seed: u64, index: u64) -> u64 {
-    mix(seed.wrapping_add(index))
-}
-
-/// Noise as a number from 0 to 1, without 1.
-#[inline]
-pub fn chance(noise: u32) -> f32 {
-    (noise >> 8) as f32 / (1 << 24) as f32
-}
-
-/// Noise for 2^32 elements, those whose indices have the same upper half, in operations of 32 bits, which vectorize.
-#[derive(Debug, Clone, Copy)]
-pub struct Noise(u32, u32);
-
-impl Noise {
-    /// For the elements around this index.
-    #[inline]
-    pub fn new(seed: u64, index: u64) -> Self {
-        let upper = ((index >> 32) as u32).wrapping_mul(0x85eb_ca6b);
-        Self(seed as u32, ((seed >> 32) as u32).wrapping_add(upper))
-    }
-
-    /// A hash of the index, with the multipliers and shifts of Wellons' `lowbias32` (2018).
-    #[inline]
-    pub fn at(self, index: u32) -> u32 {
-        let mut x = index.wrapping_mul(0x9e37_79b9) ^ self.0;
-        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d) ^ self.1;
-        x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-        x ^ (x >> 16)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::cpu::Gradient;
-    use candle_core::Layout;
 
     #[test]
     fn halves_are_not_taken_for_f64() {
@@ -210,37 +357,6 @@ mod tests {
             assert!(Gradient::<f64>::new(&storage, &layout, 1., 1.).is_err());
             assert!(Column::<f32>::of(&mut storage).is_some());
             assert!(Column::<f64>::of(&mut storage).is_none());
-        }
-    }
-
-    /// A tensor of more than 2^32 elements, and more steps than that, repeat nothing.
-    #[test]
-    fn noise_does_not_repeat_after_32_bits() {
-        const TURN: u64 = 1 << 32;
-        let noise = |step, stream, index: u64| {
-            let seed = part(seed(step, stream), 0);
-            Noise::new(seed, index).at(index as u32)
-        };
-        let differ = |other: &dyn Fn(u64) -> u32| {
-            let equal = (0..4096).filter(|index| noise(7, 1, *index) == other(*index));
-            equal.count() == 0
-        };
-        assert!(differ(&|index| noise(7, 1, index + TURN)));
-        assert!(differ(&|index| noise(7 + TURN, 1, index)));
-        assert!(differ(&|index| noise(7, 1 + TURN, index)));
-        assert!(differ(&|index| noise(8, 1, index)));
-    }
-
-    /// The upper half is added in the middle of a hash, so that the noise is as even as before.
-    #[test]
-    fn noise_is_even() {
-        for index in [0, (1 << 32) - 500, 5 << 32] {
-            let seed = part(seed(3, 9), 1);
-            let chances = (index..index + 10_000)
-                .map(|index| f64::from(chance(Noise::new(seed, index).at(index as u32))));
-            let mean = chances.sum::<f64>() / 10_000.;
-            // Five standard deviations of a mean of 10,000 even numbers are 0.0144.
-            assert!((mean - 0.5).abs() < 0.0144, "{mean}");
         }
     }
 }
