@@ -2,14 +2,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
+use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtrMut};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Tensor};
 use parking_lot::Mutex;
 
 use super::communicator::{Communicator, Turn};
 use super::library::{FLOAT32, FLOAT64, SUM, UINT8};
-use super::meet::check_stream;
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::error::{Error, Result};
 use crate::optim::blend;
@@ -36,7 +35,7 @@ impl Engine {
 
 impl Collectives for Engine {
     fn name(&self) -> String {
-        self.communicator.name()
+        self.communicator.library.name()
     }
 
     fn bucket(&self) -> usize {
@@ -52,14 +51,10 @@ impl Collectives for Engine {
             return self.exchange(buffer, Operation::AllGather, watch);
         }
         self.communicator.run(operation.name(), watch, |turn| {
-            let (rank, size) = self.communicator.ranks();
             let exchange = Exchange {
+                engine: self,
                 turn,
                 operation,
-                rank,
-                size,
-                context: &self.communicator.context,
-                streams: &self.streams,
             };
             buffer.inplace_op1(&exchange).map_err(Error::from)
         })
@@ -77,14 +72,26 @@ impl Collectives for Engine {
     }
 }
 
+/// The handle of each thread's own default stream.
+const PER_THREAD: usize = 2;
+
+/// NCCL may launch work from another thread, for which a thread's own stream is another stream.
+pub(super) fn check_stream(stream: &CudaStream) -> Result<(), String> {
+    match stream.cu_stream().addr() {
+        PER_THREAD => Err(
+            "the device is used through each thread's own stream, on which NCCL's work has no order: open it with `DeviceMemory::cuda` or \
+             `Device::new_cuda_with_stream`"
+                .to_owned(),
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// A call with a tensor's own memory.
 struct Exchange<'a> {
+    engine: &'a Engine,
     turn: &'a Turn<'a>,
     operation: Operation,
-    rank: usize,
-    size: usize,
-    context: &'a Arc<CudaContext>,
-    streams: &'a Mutex<Vec<Arc<CudaStream>>>,
 }
 
 impl Exchange<'_> {
@@ -100,17 +107,18 @@ impl Exchange<'_> {
         stream: &CudaStream,
     ) -> Result<()> {
         let wrong = |reason: String| self.turn.error(reason);
+        let control = &self.engine.communicator.control;
+        let (rank, size) = (control.rank(), control.size());
         let is_cut = !matches!(self.operation, Operation::Broadcast { .. });
-        if is_cut && !elements.is_multiple_of(self.size) {
-            let size = self.size;
+        if is_cut && !elements.is_multiple_of(size) {
             return Err(wrong(format!(
                 "{elements} elements cannot be cut into {size} pieces"
             )));
         }
         let bytes = elements * dtype.size_in_bytes();
-        let piece = bytes / self.size;
+        let piece = bytes / size;
         let start = address as *mut c_void;
-        let own = start.wrapping_byte_add(self.rank * piece);
+        let own = start.wrapping_byte_add(rank * piece);
         let queue = stream.cu_stream().cast();
         // Sums know the type, and copies move bytes.
         let (count, data, root) = match self.operation {
@@ -121,7 +129,7 @@ impl Exchange<'_> {
                     DType::F64 => FLOAT64,
                     _ => return Err(wrong(format!("no sum of type {dtype:?}"))),
                 };
-                (elements / self.size, data, 0)
+                (elements / size, data, 0)
             }
             Operation::AllGather => (piece, UINT8, 0),
             Operation::Broadcast { from } => {
@@ -158,8 +166,9 @@ impl InplaceOp1 for Exchange<'_> {
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
         let stream = storage.device.cuda_stream();
         let wrong = |reason: String| self.turn.error(reason);
-        if stream.context().ordinal() != self.context.ordinal() {
-            let (own, other) = (self.context.ordinal(), stream.context().ordinal());
+        let own = self.engine.communicator.context.ordinal();
+        let other = stream.context().ordinal();
+        if own != other {
             let reason = format!("the tensor is on CUDA device {other}, NCCL was opened on {own}");
             return Err(wrong(reason))?;
         }
@@ -190,7 +199,7 @@ impl InplaceOp1 for Exchange<'_> {
         // SAFETY: the range is that of the tensor in its storage, which candle keeps in bounds, and the stream is that of its device, on which
         // cudarc frees it.
         unsafe { self.queue(address, end - start, dtype, &stream) }?;
-        let mut streams = self.streams.lock();
+        let mut streams = self.engine.streams.lock();
         let is_known = |known: &Arc<CudaStream>| known.cu_stream() == stream.cu_stream();
         if !streams.iter().any(is_known) {
             streams.push(Arc::clone(&stream));
