@@ -104,7 +104,7 @@ impl GroupBuilder {
         };
         let control = match (&mpi, &launch.address) {
             (Some(mpi), _) => {
-                let control = mpi.control(&mut deadline).and_then(|control| {
+                let control = mpi.control(&launch, &mut deadline).and_then(|control| {
                     check_agreement(&launch, &control)?;
                     Ok(control)
                 });

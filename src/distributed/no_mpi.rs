@@ -16,7 +16,7 @@ impl Mpi {
         Ok(None)
     }
 
-    pub(super) fn control(&self, _: &mut Deadline) -> Result<Control> {
+    pub(super) fn control(&self, _: &Launch, _: &mut Deadline) -> Result<Control> {
         match *self {}
     }
 

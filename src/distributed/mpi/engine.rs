@@ -11,7 +11,7 @@ use mpi::ffi;
 use mpi::raw::AsRaw;
 use parking_lot::Mutex;
 
-use super::library::{Library, engine_error};
+use super::library::{Mpi, engine_error};
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::distributed::control::Control;
 use crate::elements::plain_mut;
@@ -23,14 +23,14 @@ const BUCKET: usize = 1 << 20;
 /// MPI between buffers in host memory.
 #[derive(Debug)]
 pub(super) struct Engine {
-    library: Arc<Library>,
+    library: Arc<Mpi>,
     control: Arc<Control>,
     /// What MPI reads while it writes the bucket.
     sent: Mutex<Vec<u64>>,
 }
 
 impl Engine {
-    pub(super) fn new(library: Arc<Library>, control: Arc<Control>) -> Self {
+    pub(super) fn new(library: Arc<Mpi>, control: Arc<Control>) -> Self {
         Self {
             library,
             control,

@@ -2,10 +2,10 @@
 
 mod engine;
 mod library;
-mod presence;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::{Arc, Weak};
 
@@ -18,52 +18,46 @@ use crate::distributed::launch::Launch;
 use crate::error::Result;
 use crate::host;
 use engine::{Engine, Staged};
-use library::{Library, engine_error};
+use library::engine_error;
 
-/// This process's part of an MPI job.
-#[derive(Debug)]
-pub(super) struct Mpi(Arc<Library>);
+pub(super) use library::Mpi;
 
 impl Mpi {
     /// Initializes MPI, unless the program has done so.
     pub(super) fn start(launch: &Launch, deadline: &mut Deadline) -> Result<Option<Arc<Self>>> {
         // Groups share it, because the first end of MPI is the last.
-        static SHARED: Mutex<Weak<Library>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<Mpi>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock();
-        let library = match shared.upgrade() {
-            Some(library) => library,
-            None => Arc::new(Library::start(launch, deadline)?),
+        let mpi = match shared.upgrade() {
+            Some(mpi) => mpi,
+            None => Arc::new(Self::initialize(launch, deadline)?),
         };
-        *shared = Arc::downgrade(&library);
-        Ok(Some(Arc::new(Self(library))))
+        *shared = Arc::downgrade(&mpi);
+        Ok(Some(mpi))
     }
 
     /// Connects all ranks to rank 0, whose addresses, port and secret MPI passes on.
-    pub(super) fn control(&self, deadline: &mut Deadline) -> Result<Control> {
-        let library = &self.0;
-        let (rank, size) = (library.rank, library.size);
+    pub(super) fn control(&self, launch: &Launch, deadline: &mut Deadline) -> Result<Control> {
+        let (rank, size) = (self.rank, self.size);
         if size == 1 {
             return Ok(Control::alone(deadline.timeout()));
         }
-        let failed =
-            |e: std::io::Error| engine_error(&library.version, "opening a port", e.to_string());
-        let listener = (rank == 0).then(|| TcpListener::bind(("0.0.0.0", 0)));
-        let listener = listener.transpose().map_err(failed)?;
-        let port = listener
-            .as_ref()
-            .map(TcpListener::local_addr)
-            .transpose()
-            .map_err(failed)?;
-        let port = port.map_or(0, |address| address.port());
+        let listen = || -> io::Result<_> {
+            let listener = TcpListener::bind(("0.0.0.0", 0))?;
+            let port = listener.local_addr()?.port();
+            Ok((listener, port))
+        };
+        let listener = (rank == 0).then(listen).transpose();
+        let listener =
+            listener.map_err(|e| engine_error(&self.version, "opening a port", e.to_string()))?;
+        let port = listener.as_ref().map_or(0, |(_, port)| *port);
         // The standard library keys its hashes with numbers from the system's source of random ones.
         let secret = [0, 1].map(|part| RandomState::new().hash_one((part, std::process::id())));
         let [a, b] = secret;
-        let mut card = format!("{port} {a:016x}{b:016x} {}", host::name()).into_bytes();
-        if let Some(address) = own_address() {
-            card.extend(format!(" {address}").bytes());
-        }
+        let (name, address) = (host::name(), own_address().unwrap_or_default());
+        let mut card = format!("{port} {a:016x}{b:016x} {name} {address}").into_bytes();
         card.resize(CARD, b' ');
-        let cards = library.all_gather(&card, deadline)?;
+        let cards = self.all_gather(&card, launch, deadline)?;
         let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
         let mut words = first.split_ascii_whitespace();
         let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
@@ -74,12 +68,11 @@ impl Mpi {
             secret: words.next().unwrap_or_default().to_owned(),
         };
         match listener {
-            Some(listener) => meeting.host(listener, deadline),
+            Some((listener, _)) => meeting.host(listener, deadline),
             None => {
-                let name = words.next().unwrap_or_default().to_owned();
-                let is_here = name == host::name();
-                let mut hosts: Vec<_> = words.map(str::to_owned).chain([name]).collect();
-                if is_here {
+                let first = words.next().unwrap_or_default();
+                let mut hosts: Vec<_> = words.chain([first]).map(str::to_owned).collect();
+                if first == name {
                     hosts.insert(0, "127.0.0.1".to_owned());
                 }
                 meeting.join(&hosts, port, deadline)
@@ -93,16 +86,11 @@ impl Mpi {
         device: &Device,
         control: &Arc<Control>,
     ) -> Arc<dyn Collectives> {
-        let engine = Engine::new(Arc::clone(&self.0), Arc::clone(control));
+        let engine = Engine::new(Arc::clone(self), Arc::clone(control));
         match device {
             Device::Cpu => Arc::new(engine),
             _ => Arc::new(Staged(engine)),
         }
-    }
-
-    /// Leaves MPI as it is when the process ends, because a rank is lost, and MPI's own end waits for all ranks.
-    pub(super) fn abandon(&self) {
-        self.0.abandon();
     }
 
     /// What makes MPI an engine.
