@@ -63,11 +63,8 @@ impl GroupBuilder {
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
         let variables = variables.into_iter();
-        self.variables = Some(
-            variables
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        );
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        self.variables = Some(Variables(variables.collect()));
         self
     }
 
