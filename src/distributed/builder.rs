@@ -108,12 +108,8 @@ impl GroupBuilder {
                 control.inspect_err(|_| mpi.abandon())?
             }
             (None, Some((host, port))) => {
-                let meeting = Meeting {
-                    rank: launch.rank,
-                    size: launch.size,
-                    job: launch.job.clone(),
-                    secret: launch.secret.clone(),
-                };
+                let Launch { job, secret, .. } = &launch;
+                let meeting = Meeting::new(launch.rank, launch.size, job, secret);
                 meeting.at(host, *port, &mut deadline)?
             }
             (None, None) if launch.size == 1 => Control::alone(self.timeout),

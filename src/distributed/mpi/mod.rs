@@ -61,12 +61,7 @@ impl Mpi {
         let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
         let mut words = first.split_ascii_whitespace();
         let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
-        let meeting = Meeting {
-            rank,
-            size,
-            job: "MPI".to_owned(),
-            secret: words.next().unwrap_or_default().to_owned(),
-        };
+        let meeting = Meeting::new(rank, size, "MPI", words.next().unwrap_or_default());
         match listener {
             Some((listener, _)) => meeting.host(listener, deadline),
             None => {
