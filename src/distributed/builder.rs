@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::{Control, Deadline, Meeting};
+use super::engines::Mpi;
 use super::group::{Group, Inner};
 use super::launch::{Launch, Variables};
-use super::mpi::Mpi;
 use crate::error::{Result, invalid};
 use crate::host;
 
@@ -101,10 +101,8 @@ impl GroupBuilder {
         };
         let control = match (&mpi, &launch.address) {
             (Some(mpi), _) => {
-                let control = mpi.control(&launch, &mut deadline).and_then(|control| {
-                    check_agreement(&launch, &control)?;
-                    Ok(control)
-                });
+                let control = mpi.control(&launch, &mut deadline);
+                let control = control.and_then(|control| check_agreement(&launch, control));
                 control.inspect_err(|_| mpi.abandon())?
             }
             (None, Some((host, port))) => {
@@ -123,15 +121,14 @@ impl GroupBuilder {
             }
         };
         // Machines may have one name, and the containers of one machine may each see another GPU as the first.
-        let machine = format!("{}\n{}", host::name(), host::boot());
-        let machines = control.gather("open", machine.as_bytes())?;
-        let before = machines.get(..control.rank()).unwrap_or_default();
-        let same = before.iter().filter(|other| **other == machine.as_bytes());
-        let local_rank = launch.local_rank.unwrap_or(same.count());
-        let beside = machines.iter().enumerate().filter(|(rank, other)| {
-            *rank != control.rank() && other.as_slice() == machine.as_bytes()
-        });
-        let beside = beside.map(|(rank, _)| rank).collect();
+        let machine = format!("{}\n{}", host::name(), host::boot()).into_bytes();
+        let machines = control.gather("open", &machine)?;
+        let here = machines.iter().enumerate();
+        let here = here.filter(|(_, other)| **other == machine);
+        let mut beside: Vec<_> = here.map(|(rank, _)| rank).collect();
+        let before = beside.iter().filter(|rank| **rank < control.rank());
+        let local_rank = launch.local_rank.unwrap_or(before.count());
+        beside.retain(|rank| *rank != control.rank());
         let hosts = machines.iter().map(|machine| {
             let machine = String::from_utf8_lossy(machine);
             machine.lines().next().unwrap_or_default().to_owned()
@@ -149,10 +146,10 @@ impl GroupBuilder {
 }
 
 /// MPI knows the truth; variables may come from another launcher around it.
-fn check_agreement(launch: &Launch, control: &Control) -> Result<()> {
+fn check_agreement(launch: &Launch, control: Control) -> Result<Control> {
     let (rank, size) = (control.rank(), control.size());
     if launch.size == 1 || (launch.rank, launch.size) == (rank, size) {
-        return Ok(());
+        return Ok(control);
     }
     let hint = match size {
         1 => ": the program is linked with another MPI than the launcher's",

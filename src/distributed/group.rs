@@ -10,8 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};
-use super::engines;
-use super::mpi::Mpi;
+use super::engines::{self, Mpi};
 use crate::error::{Error, GroupError, Result};
 
 const SHAPE: &str = "the tensor's shape or type";
