@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::document::Document;
 use super::folder::checkpoints;
-use super::load::{Tensors, Tolerance, check_memory, fit};
+use super::load::{Replaced, Tensors, Tolerance, check_memory, fit};
 use super::snapshot::PART;
 use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
@@ -194,28 +194,28 @@ impl Checkpoint {
         state: &StateDict,
         then: impl FnOnce(Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let model = trainer.model();
-        let saved = match self.tensors("model") {
-            Ok(saved) => saved,
-            Err(error) => return then(Err(error)),
-        };
+        let mut before = Replaced::default();
+        let done = then(self.replace(trainer, state, &mut before));
+        done.inspect_err(|_| before.restore())
+    }
+
+    fn replace<T: Resumable + ?Sized>(
+        &self,
+        trainer: &mut T,
+        state: &StateDict,
+        before: &mut Replaced,
+    ) -> Result<()> {
+        let (saved, model) = (self.tensors("model")?, trainer.model());
+        let fitting = fit(&self.path, &saved, &model, &Tolerance::default())?;
         let is_new = trainer.is_new();
-        let fitting = fit(&self.path, &saved, &model, &Tolerance::default());
-        let fitting = fitting.and_then(|fitting| {
-            if is_new {
-                // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so
-                // it is loaded again behind them.
-                trainer.load_state(state)?;
-                trainer.begin_load();
-            }
-            Ok(fitting)
-        });
-        match fitting {
-            Ok(fitting) => fitting.set(!is_new, |set| {
-                then(set.and_then(|()| trainer.load_state(state)))
-            }),
-            Err(error) => then(Err(error)),
+        if is_new {
+            // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so it is
+            // loaded again behind them.
+            trainer.load_state(state)?;
+            trainer.begin_load();
         }
+        before.set(fitting, !is_new)?;
+        trainer.load_state(state)
     }
 
     /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take

@@ -19,8 +19,8 @@ pub(super) struct Tolerance {
     pub(super) unexpected: Patterns,
 }
 
-/// Values for parameters, which they fit.
-pub(super) struct Fitting<'a>(Vec<(&'a Var, &'a Saved<'a>)>);
+/// Parameters and the saved values, which fit them.
+type Fitting<'a> = Vec<(&'a Var, &'a Saved<'a>)>;
 
 /// Compares a saved model with these parameters.
 pub(super) fn fit<'a>(
@@ -48,7 +48,7 @@ pub(super) fn fit<'a>(
     let others = others.filter(|name| !names.contains(name) && !tolerance.unexpected.has(name));
     let unexpected: Vec<_> = others.map(str::to_owned).collect();
     match missing.is_empty() && unexpected.is_empty() && unfit.is_empty() {
-        true => Ok(Fitting(fitting)),
+        true => Ok(fitting),
         false => Err(CheckpointError::Differs {
             path: path.to_owned(),
             missing,
@@ -79,37 +79,32 @@ fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {
     (!var.is_contiguous()).then(|| "not contiguous here".to_owned())
 }
 
-impl Fitting<'_> {
-    /// Sets the parameters and calls `then` with how that ended. After an error of `then`, all parameters get back the values that they
-    /// had, if the host `keeps` those until then.
-    pub(super) fn set(
-        self,
-        keeps: bool,
-        then: impl FnOnce(Result<()>) -> Result<()>,
-    ) -> Result<()> {
-        let mut before = Vec::new();
-        let done = then(self.set_each(keeps, &mut before));
-        if done.is_err() {
-            for (var, value) in before {
-                let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
-                if let Err(error) = restored {
-                    tracing::error!(%error, "a parameter could not be restored after loading failed");
-                }
-            }
-        }
-        done
-    }
+/// Parameters that were replaced, and the values that they had.
+#[derive(Default)]
+pub(super) struct Replaced(Vec<(Var, Tensor)>);
 
-    fn set_each<'a>(&'a self, keeps: bool, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
-        for (var, saved) in &self.0 {
+impl Replaced {
+    /// Sets the parameters. The host `keeps` a copy of the values that they had, or none.
+    pub(super) fn set(&mut self, fitting: Fitting<'_>, keeps: bool) -> Result<()> {
+        for (var, saved) in fitting {
             if keeps {
                 let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
                 // On the CPU the two would share their memory.
-                before.push((*var, value.copy()?));
+                self.0.push((var.clone(), value.copy()?));
             }
             var.set(&saved.load(var.device())?)?;
         }
         Ok(())
+    }
+
+    /// Gives the parameters their values back, because loading failed.
+    pub(super) fn restore(self) {
+        for (var, value) in self.0 {
+            let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
+            if let Err(error) = restored {
+                tracing::error!(%error, "a parameter could not be restored after loading failed");
+            }
+        }
     }
 }
 

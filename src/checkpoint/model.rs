@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
 use super::document::MANIFEST;
-use super::load::{Tensors, Tolerance, check_memory, fit};
+use super::load::{Replaced, Tensors, Tolerance, check_memory, fit};
 use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result, invalid};
 use crate::files::is_plain;
@@ -137,7 +137,9 @@ impl LoadModel {
             .map_err(|name| invalid!(Checkpoint, "`rename` gives two tensors the name `{name}`"))?;
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
         check_memory(path, renamed.bytes())?;
-        fitting.set(true, |set| set)
+        let mut before = Replaced::default();
+        let set = before.set(fitting, true);
+        set.inspect_err(|_| before.restore())
     }
 
     fn new_name(&self, name: &str) -> String {

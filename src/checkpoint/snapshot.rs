@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::ops::Range;
 
 use candle_core::Tensor;
@@ -49,14 +50,10 @@ pub(super) type State = (StateDict, Option<Parts>);
 pub(super) struct SavedFile {
     pub(super) name: String,
     header: Vec<u8>,
-    content: Content,
-}
-
-/// What follows a file's header.
-#[derive(Debug)]
-enum Content {
-    Tensors(Vec<Tensor>),
-    Copied(Range<usize>),
+    /// Those that follow the header, if they were not copied.
+    tensors: Vec<Tensor>,
+    /// The place of their copies in the snapshot's buffer.
+    copied: Range<usize>,
 }
 
 impl Snapshot {
@@ -111,15 +108,8 @@ impl SavedFile {
         Self {
             name: name.to_owned(),
             header: bytes,
-            content: Content::Tensors(Vec::new()),
-        }
-    }
-
-    /// Those that were not copied.
-    fn tensors(&self) -> &[Tensor] {
-        match &self.content {
-            Content::Tensors(tensors) => tensors,
-            Content::Copied(_) => &[],
+            tensors: Vec::new(),
+            copied: 0..0,
         }
     }
 
@@ -145,30 +135,26 @@ impl SavedFile {
         mut f: impl FnMut(&[u8]) -> Result<(), CheckpointError>,
     ) -> Result<()> {
         f(&self.header)?;
-        match &self.content {
-            Content::Tensors(tensors) => {
-                for tensor in tensors {
-                    with_bytes(tensor, &mut f)??;
-                }
-            }
-            Content::Copied(range) => f(buffer.get(range.clone()).unwrap_or_default())?,
+        for tensor in &self.tensors {
+            with_bytes(tensor, &mut f)??;
         }
-        Ok(())
+        let copied = buffer.get(self.copied.clone());
+        Ok(f(copied.unwrap_or_default())?)
     }
 }
 
 /// Copies the files' tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
 fn copy(files: &mut [SavedFile], mut buffer: Vec<u8>) -> Result<Vec<u8>> {
-    let bytes = |file: &SavedFile| file.tensors().iter().map(size).sum::<usize>();
+    let bytes = |file: &SavedFile| file.tensors.iter().map(size).sum::<usize>();
     buffer.resize(files.iter().map(bytes).sum(), 0);
     let (mut rest, mut end) = (&mut buffer[..], 0);
     for file in files {
         let start = end;
-        for tensor in file.tensors() {
+        for tensor in mem::take(&mut file.tensors) {
             let (to, after) = rest
-                .split_at_mut_checked(size(tensor))
+                .split_at_mut_checked(size(&tensor))
                 .ok_or_else(|| misfit(&file.name))?;
-            with_bytes(tensor, |from| {
+            with_bytes(&tensor, |from| {
                 if from.len() != to.len() {
                     return Err(misfit(&file.name));
                 }
@@ -176,10 +162,10 @@ fn copy(files: &mut [SavedFile], mut buffer: Vec<u8>) -> Result<Vec<u8>> {
                 shares.for_each(|(to, from)| to.copy_from_slice(from));
                 Ok(())
             })??;
-            end += size(tensor);
+            end += size(&tensor);
             rest = after;
         }
-        file.content = Content::Copied(start..end);
+        file.copied = start..end;
     }
     Ok(buffer)
 }
@@ -217,22 +203,19 @@ pub(super) fn tensor_files(
     for (index, shard) in shards.into_iter().enumerate() {
         let named = shard.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let header = file_header(named, &metadata)?;
-        if count > 1 {
-            places.extend(
-                shard
-                    .iter()
-                    .map(|(name, _)| (name.clone(), file_name(index))),
-            );
-        }
-        let tensors = shard.into_iter().map(|(_, tensor)| tensor);
+        let (names, tensors): (Vec<_>, _) = shard.into_iter().unzip();
+        places.extend(names.into_iter().map(|name| (name, file_name(index))));
         files.push(SavedFile {
             name: file_name(index),
             header,
-            content: Content::Tensors(tensors.collect()),
+            tensors,
+            copied: 0..0,
         });
     }
-    let index = json!({"metadata": {"total_size": total}, "weight_map": places});
-    let index = (count > 1).then(|| serde_json::to_vec_pretty(&index));
+    let index = (count > 1).then(|| {
+        let index = json!({"metadata": {"total_size": total}, "weight_map": places});
+        serde_json::to_vec_pretty(&index)
+    });
     Ok((files, index.transpose().map_err(candle_core::Error::wrap)?))
 }
 
@@ -242,7 +225,7 @@ fn split(tensors: Vec<(String, Tensor)>, most: u64) -> Vec<Vec<(String, Tensor)>
     for (name, tensor) in tensors {
         let more = size(&tensor) as u64;
         if !last.is_empty() && bytes.saturating_add(more) > most {
-            shards.push(std::mem::take(&mut last));
+            shards.push(mem::take(&mut last));
             bytes = 0;
         }
         bytes += more;
