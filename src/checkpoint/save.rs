@@ -157,14 +157,14 @@ impl Checkpoints {
         trainer: &T,
         f: impl FnOnce(&mut Self, State) -> Result<Saving>,
     ) -> Result<Option<Saving>> {
-        let _working = self.ranks.working();
+        let _working = self.working();
         self.settle();
-        let is_writer = self.ranks.is_writer();
+        let is_writer = self.is_writer();
         let owned = match is_writer {
             true => self.folder.check_owner().map_err(Error::from),
             false => Ok(()),
         };
-        let group = self.ranks.group();
+        let group = self.group.as_ref();
         let state = match group.and_then(|group| Some((group, trainer.part().transpose()?))) {
             Some((group, part)) => self.write_parts(group, trainer, owned.and(part)),
             None if is_writer => owned.and_then(|()| Ok(Some((trainer.state()?, None)))),
@@ -188,9 +188,9 @@ impl Checkpoints {
         call: &str,
         done: Result<Option<Saving>>,
     ) -> Result<Option<Saving>> {
-        if !self.ranks.are_several() {
+        let Some(group) = &self.group else {
             return done;
-        }
+        };
         let word = |saving: &Option<Saving>| Word {
             saving: saving.as_ref().map(Told::new),
             last: self.last.as_deref().map(file_name),
@@ -200,13 +200,13 @@ impl Checkpoints {
             },
             signal: self.signals.received(),
         };
-        let (own, words) = self.ranks.agree(call, done, word)?;
-        self.ranks.signal = words.iter().find_map(|word| word.signal);
+        let (own, words) = group.agree(call, done, word)?;
+        self.known_signal = words.iter().find_map(|word| word.signal);
         let Some(first) = words.into_iter().next() else {
             return Ok(own);
         };
-        self.ranks.next = first.next;
-        if self.ranks.is_writer() {
+        self.next_meeting = first.next;
+        if self.is_writer() {
             return Ok(own);
         }
         let folder = &self.folder.path;
