@@ -94,7 +94,6 @@ mod load;
 mod model;
 mod name;
 mod outcome;
-mod parts;
 mod resume;
 mod save;
 mod schedule;
