@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use candle_core::Device;
 use serde::de::DeserializeOwned;
 
-use super::document::Document;
+use super::document::{Document, Fingerprint, MANIFEST, Manifest, STATE, open, unread};
 use super::folder::checkpoints;
 use super::load::{Replaced, Tensors, Tolerance, check_memory, fit};
+use super::name::Name;
 use super::snapshot::PART;
-use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
 use crate::optim::StateDict;
@@ -53,11 +53,40 @@ impl Checkpoint {
     /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `Version` if another version
     /// of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let path = path.into();
-        let (document, files) = verified(&path)?;
+        Ok(Self::verified(path.into())?)
+    }
+
+    /// Compares every file with the manifest.
+    pub(super) fn verified(path: PathBuf) -> Result<Self, CheckpointError> {
+        let damaged = |problem: String| CheckpointError::damaged(&path, problem);
+        let manifest = Manifest::read(&path)?;
+        let folder = path.file_name().and_then(|name| name.to_str());
+        let name = folder.and_then(Name::parse);
+        if let Some(name) = name.filter(|name| name.step != manifest.step) {
+            return Err(damaged(format!(
+                "{MANIFEST} is that of step {}, not {}",
+                manifest.step, name.step
+            )));
+        }
+        let mut files = BTreeMap::new();
+        for (file, expected) in manifest.files {
+            let read = open(&path.join(&file)).and_then(|it| Ok((Fingerprint::of(&it)?, it)));
+            let (found, content) = read.map_err(unread(&path, &file))?;
+            if found.bytes != expected.bytes {
+                let (is, was) = (found.bytes, expected.bytes);
+                return Err(damaged(format!("{file} has {is} bytes, not {was}")));
+            }
+            if found.crc32 != expected.crc32 {
+                let (is, was) = (found.crc32, expected.crc32);
+                return Err(damaged(format!("{file} has checksum {is}, not {was}")));
+            }
+            files.insert(file, content);
+        }
+        let state = files.get(STATE);
+        let state = state.ok_or_else(|| damaged(format!("{STATE} is missing")))?;
         Ok(Self {
+            document: Document::read(&path, state)?,
             path,
-            document,
             files,
             skipped: Vec::new(),
         })
@@ -77,15 +106,8 @@ impl Checkpoint {
             let mut skipped = Vec::new();
             for name in &names {
                 let path = folder.join(name.to_string());
-                match verified(&path) {
-                    Ok((document, files)) => {
-                        return Ok(Some(Self {
-                            path,
-                            document,
-                            files,
-                            skipped,
-                        }));
-                    }
+                match Self::verified(path.clone()) {
+                    Ok(found) => return Ok(Some(Self { skipped, ..found })),
                     // Its run has replaced it by a newer one.
                     Err(_) if matches!(path.try_exists(), Ok(false)) => {}
                     Err(CheckpointError::Damaged { problem, .. }) => {

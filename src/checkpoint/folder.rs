@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File, TryLockError};
 use std::hash::BuildHasher;
@@ -5,10 +6,9 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::document::{Document, STATE};
+use super::document::{Document, STATE, open};
 use super::files::{create_folder, remove_folder, rename, sync_folder};
 use super::name::{Name, WRITER};
-use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result};
 use crate::files;
 
@@ -138,12 +138,9 @@ fn is_abandoned(folder: &Path) -> bool {
 
 /// The checkpoints of a folder, newest first; none if there is no folder.
 pub(super) fn checkpoints(folder: &Path) -> Result<Vec<Name>> {
-    let mut names: Vec<_> = entries(folder)?
-        .iter()
-        .filter_map(|text| Name::parse(text))
-        .collect();
-    names.sort_unstable();
-    names.reverse();
+    let names = entries(folder)?;
+    let mut names: Vec<_> = names.iter().filter_map(|text| Name::parse(text)).collect();
+    names.sort_unstable_by_key(|name| Reverse(*name));
     Ok(names)
 }
 
@@ -162,19 +159,17 @@ pub(super) fn remove(folder: &Path, name: Name) -> Result<(), CheckpointError> {
 }
 
 fn entries(folder: &Path) -> Result<Vec<String>> {
-    let read = || -> std::io::Result<Vec<_>> {
-        let mut names = Vec::new();
-        let entries = match fs::read_dir(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
-            entries => entries?,
-        };
-        for entry in entries {
-            // Names that are not UTF-8 are not ours.
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
+    let mut names = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
+        entries => entries.map_err(CheckpointError::file("read", folder))?,
     };
-    Ok(read().map_err(CheckpointError::file("read", folder))?)
+    for entry in entries {
+        let entry = entry.map_err(CheckpointError::file("read", folder))?;
+        // Names that are not UTF-8 are not ours.
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
 }
 
 /// The folder of a checkpoint that is not complete. Dropping it removes the folder, unless it has got its name.
@@ -255,24 +250,18 @@ impl Keep {
 
     /// Of equals the oldest.
     fn best_of(&self, folder: &Path, intact: &[Name]) -> Option<Name> {
-        let best = self.best.as_ref()?;
-        let mut found: Option<(Name, f64)> = None;
-        for &name in intact.iter().rev() {
-            let Some(value) = metric(folder, name, &best.metric) else {
-                continue;
-            };
-            if found.is_none_or(|(_, other)| best.prefers(value, other)) {
-                found = Some((name, value));
-            }
-        }
-        found.map(|(name, _)| name)
+        let Best { metric, is_highest } = self.best.as_ref()?;
+        let sign = if *is_highest { 1. } else { -1. };
+        let value = |name: &Name| Some((*name, sign * saved_metric(folder, *name, metric)?));
+        let values = intact.iter().rev().filter_map(value);
+        let best = values.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.map(|(name, _)| name)
     }
 }
 
-fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
+fn saved_metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
     let path = folder.join(name.to_string());
-    let bytes = read_all(&open(&path.join(STATE)).ok()?).ok()?;
-    let document = Document::read(&path, &bytes).ok()?;
+    let document = Document::read(&path, &open(&path.join(STATE)).ok()?).ok()?;
     document.metrics.get(metric).copied()
 }
 
@@ -281,14 +270,4 @@ fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
 pub(super) struct Best {
     pub(super) metric: String,
     pub(super) is_highest: bool,
-}
-
-impl Best {
-    /// Whether `value` is better than `other`.
-    pub(super) fn prefers(&self, value: f64, other: f64) -> bool {
-        match self.is_highest {
-            true => value > other,
-            false => value < other,
-        }
-    }
 }

@@ -100,7 +100,6 @@ mod schedule;
 #[allow(unsafe_code, reason = "an action that a signal's handler runs")]
 mod signals;
 mod snapshot;
-mod verify;
 mod writer;
 
 pub use builder::CheckpointsBuilder;

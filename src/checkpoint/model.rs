@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
-use super::document::MANIFEST;
+use super::document::{MANIFEST, open, read_all};
 use super::load::{Replaced, Tensors, Tolerance, check_memory, fit};
-use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result, invalid};
 use crate::files::is_plain;
 use crate::optim::{Group, Parameter};

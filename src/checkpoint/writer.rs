@@ -1,11 +1,11 @@
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
+use super::checkpoint::Checkpoint;
 use super::document::{Fingerprint, MANIFEST, Manifest};
 use super::files::{NewFile, rename, sync_folder};
 use super::folder::{Keep, Partial, newest};
 use super::snapshot::{SavedFile, Snapshot};
-use super::verify::{read_manifest, verified};
 use crate::error::{Error, Result, invalid};
 
 /// Writes snapshots, at most one at a time in the background.
@@ -119,7 +119,7 @@ pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
 
 /// Whether this checkpoint is intact and has the same files.
 fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
-    let Ok(saved) = read_manifest(path) else {
+    let Ok(saved) = Manifest::read(path) else {
         return Ok(false);
     };
     let files = snapshot.files.len() + snapshot.others.len();
@@ -134,7 +134,7 @@ fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
             return Ok(false);
         }
     }
-    Ok(verified(path).is_ok())
+    Ok(Checkpoint::verified(path.to_owned()).is_ok())
 }
 
 /// Writes what is missing in the folder, and gives it its name.
