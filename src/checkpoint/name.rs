@@ -43,16 +43,12 @@ impl Name {
     /// The [writer](WRITER) of the folder of this name, if it is that of a checkpoint which is being written or removed.
     pub(super) fn writer(text: &str) -> Option<&str> {
         let (name, writer) = text.split_once(".partial-")?;
-        let is_hexadecimal = |part: &str| {
-            part.len() == 8
-                && part
-                    .bytes()
-                    .all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+        let is_ours = |(at, byte): (usize, u8)| match at {
+            8 => byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
         };
-        let (host, process) = writer.split_once('-')?;
-        let is_ours =
-            Self::parse(name).is_some() && is_hexadecimal(host) && is_hexadecimal(process);
-        is_ours.then_some(writer)
+        let is_ours = writer.len() == 17 && writer.bytes().enumerate().all(is_ours);
+        (is_ours && Self::parse(name).is_some()).then_some(writer)
     }
 }
 

@@ -178,10 +178,7 @@ impl Checkpoints {
             None => head.check(group, trainer, &self.folder.path.join(&head.name)),
         };
         group.agree(CALL, ready, |()| ())?;
-        let (own, state) = match own {
-            Some((own, state, _)) => (Some(own), Some(state)),
-            None => (None, None),
-        };
+        let (own, state) = own.map(|(own, state, _)| (own, state)).unzip();
         let state = head.exchange(group, trainer, state)?;
         let agree = |loaded: Result<()>| group.agree(CALL, loaded, |()| ()).map(drop);
         match &own {
@@ -284,10 +281,9 @@ impl Head {
 fn described<T: Resumable + ?Sized>(trainer: &T) -> Vec<String> {
     let model = trainer.model().into_iter();
     let text = |Parameter { name, var }: Parameter| {
-        let strided = if var.is_contiguous() {
-            ""
-        } else {
-            ", not contiguous"
+        let strided = match var.is_contiguous() {
+            true => "",
+            false => ", not contiguous",
         };
         format!("{name} {:?} {}{strided}", var.dims(), var.dtype().as_str())
     };

@@ -67,10 +67,7 @@ impl Checkpoints {
         loss: Option<f64>,
         state: State,
     ) -> Result<Saving> {
-        if !self.settings.in_background {
-            return self.save(trainer, loss, state).map(Saving::from);
-        }
-        let snapshot = self.snapshot(trainer, loss, state, true)?;
+        let snapshot = self.snapshot(trainer, loss, state, self.settings.in_background)?;
         if !snapshot.is_copy {
             return self.write(&snapshot).map(Saving::from);
         }
@@ -146,19 +143,15 @@ impl Checkpoints {
             Err(error) => {
                 self.schedule.failed(step);
                 self.metrics.failed();
-                match is_of_saving(&error) {
-                    true => Ok(Err(self.keep_error(error))),
-                    false => Err(error),
+                if !is_of_saving(&error) {
+                    return Err(error);
                 }
+                tracing::warn!(%error, "a checkpoint could not be written");
+                let error = Arc::new(error);
+                self.last_error = Some(Arc::clone(&error));
+                Ok(Err(error))
             }
         }
-    }
-
-    fn keep_error(&mut self, error: Error) -> Arc<Error> {
-        tracing::warn!(%error, "a checkpoint could not be written");
-        let error = Arc::new(error);
-        self.last_error = Some(Arc::clone(&error));
-        error
     }
 
     /// Calls `f`, which saves the trainer, on the rank that writes, when the others have written what they alone have.

@@ -11,16 +11,14 @@ use crate::error::{Error, Result, invalid};
 /// Writes snapshots, at most one at a time in the background.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    running: Option<Running>,
+    /// The step of the snapshot that is written.
+    running: Option<(u64, Running)>,
     /// The last snapshot's, for the next one.
     buffer: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct Running {
-    step: u64,
-    thread: JoinHandle<(Vec<u8>, Result<PathBuf>)>,
-}
+/// A thread that writes a snapshot. It returns the snapshot's buffer.
+type Running = JoinHandle<(Vec<u8>, Result<PathBuf>)>;
 
 /// Of which step a checkpoint was written, and how that ended.
 type Ended = (u64, Result<PathBuf>);
@@ -54,30 +52,27 @@ impl Writer {
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(&error.to_string()))?;
-        self.running = Some(Running { step, thread });
+        self.running = Some((step, thread));
         Ok(())
     }
 
     /// The end of what was written in the background, if it has come.
     pub(super) fn poll(&mut self) -> Option<Ended> {
-        let has_ended = |running: &mut Running| running.thread.is_finished();
-        self.running.take_if(has_ended).map(|it| self.end(it))
+        let (_, thread) = self.running.as_ref()?;
+        match thread.is_finished() {
+            true => self.wait(),
+            false => None,
+        }
     }
 
     /// Waits for what is written in the background.
     pub(super) fn wait(&mut self) -> Option<Ended> {
-        self.running.take().map(|it| self.end(it))
-    }
-
-    fn end(&mut self, running: Running) -> Ended {
-        let path = match running.thread.join() {
-            Ok((buffer, path)) => {
-                self.buffer = buffer;
-                path
-            }
-            Err(_) => Err(failed("it panicked")),
-        };
-        (running.step, path)
+        let (step, thread) = self.running.take()?;
+        let ended = thread.join().map(|(buffer, path)| {
+            self.buffer = buffer;
+            path
+        });
+        Some((step, ended.unwrap_or_else(|_| Err(failed("it panicked")))))
     }
 }
 
