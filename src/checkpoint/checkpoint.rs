@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::document::{Document, Fingerprint, MANIFEST, Manifest, STATE, open, unread};
 use super::folder::checkpoints;
-use super::load::{Replaced, Tensors, Tolerance, check_memory, fit};
+use super::load::{Replaced, Tensors, Tolerance, bytes, check_memory, fit, read_headers};
 use super::name::Name;
 use super::snapshot::PART;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
@@ -165,9 +165,9 @@ impl Checkpoint {
     /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
         let read = |files: Vec<(&str, &FixedFile)>| -> Result<StateDict> {
-            let saved = Tensors::read(&self.path, files.iter().copied())?;
-            let tensors = saved.iter();
-            let tensors = tensors.map(|(name, it)| Ok((name.to_owned(), it.load(&Device::Cpu)?)));
+            let saved = read_headers(&self.path, files.iter().copied())?;
+            let tensors = saved.into_iter();
+            let tensors = tensors.map(|(name, it)| Ok((name, it.load(&Device::Cpu)?)));
             let text = files.first().map(|(_, file)| {
                 let text = file.text();
                 text.map_err(CheckpointError::file("read", file.path()))
@@ -246,18 +246,18 @@ impl Checkpoint {
         let saved = self.tensors("model")?;
         // Files of several ranks have tensors of the same names.
         let states = self.files("optimizer").map(|file| {
-            let tensors = Tensors::read(&self.path, std::iter::once(file))?;
-            Ok(tensors.bytes().saturating_mul(ranks))
+            let tensors = read_headers(&self.path, std::iter::once(file))?;
+            Ok(bytes(&tensors).saturating_mul(ranks))
         });
         let states = states.sum::<Result<u64, CheckpointError>>()?;
-        let before = if trainer.is_new() { 0 } else { saved.bytes() };
+        let before = if trainer.is_new() { 0 } else { bytes(&saved) };
         check_memory(&self.path, before.saturating_add(states))?;
         fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 
     /// The tensors of `model` or `optimizer`.
     pub(super) fn tensors(&self, name: &str) -> Result<Tensors<'_>> {
-        Ok(Tensors::read(&self.path, self.files(name))?)
+        Ok(read_headers(&self.path, self.files(name))?)
     }
 
     /// The safetensors files of `model` or `optimizer`.

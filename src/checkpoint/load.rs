@@ -44,7 +44,7 @@ pub(super) fn fit<'a>(
             None => missing.push(name.clone()),
         }
     }
-    let others = saved.iter().map(|(name, _)| name);
+    let others = saved.keys().map(String::as_str);
     let others = others.filter(|name| !names.contains(name) && !tolerance.unexpected.has(name));
     let unexpected: Vec<_> = others.map(str::to_owned).collect();
     match missing.is_empty() && unexpected.is_empty() && unfit.is_empty() {
@@ -127,8 +127,7 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
 }
 
 /// The tensors of one or more safetensors files, by name.
-#[derive(Debug)]
-pub(super) struct Tensors<'a>(BTreeMap<String, Saved<'a>>);
+pub(super) type Tensors<'a> = BTreeMap<String, Saved<'a>>;
 
 /// A tensor in a file.
 #[derive(Debug)]
@@ -155,51 +154,29 @@ impl Saved<'_> {
     }
 }
 
-impl<'a> Tensors<'a> {
-    /// Reads the headers of files of the checkpoint or model at `path`.
-    pub(super) fn read(
-        path: &Path,
-        files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
-    ) -> Result<Self, CheckpointError> {
-        let mut all = BTreeMap::new();
-        for (name, file) in files {
-            let damaged =
-                |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
-            let stored = file.tensors().map_err(|error| match error.kind() {
-                ErrorKind::InvalidData => damaged(error.to_string()),
-                _ => CheckpointError::file("read", file.path())(error),
-            })?;
-            for (tensor, stored) in stored {
-                if all.insert(tensor.clone(), Saved { file, stored }).is_some() {
-                    return Err(damaged(format!("tensor `{tensor}` is in two files")));
-                }
+/// Reads the headers of files of the checkpoint or model at `path`.
+pub(super) fn read_headers<'a>(
+    path: &Path,
+    files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
+) -> Result<Tensors<'a>, CheckpointError> {
+    let mut all = BTreeMap::new();
+    for (name, file) in files {
+        let damaged =
+            |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
+        let stored = file.tensors().map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => damaged(error.to_string()),
+            _ => CheckpointError::file("read", file.path())(error),
+        })?;
+        for (tensor, stored) in stored {
+            if all.insert(tensor.clone(), Saved { file, stored }).is_some() {
+                return Err(damaged(format!("tensor `{tensor}` is in two files")));
             }
         }
-        Ok(Self(all))
     }
+    Ok(all)
+}
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Saved<'a>)> {
-        self.0.iter().map(|(name, saved)| (name.as_str(), saved))
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        let ranges = self.0.values().map(|saved| &saved.stored.range);
-        ranges.map(|range| range.end - range.start).sum()
-    }
-
-    /// Gives each tensor the name that `rename` returns for it. The error is a name that two would have.
-    pub(super) fn renamed(self, rename: impl Fn(&str) -> String) -> Result<Self, String> {
-        let mut all = BTreeMap::new();
-        for (name, saved) in self.0 {
-            let new = rename(&name);
-            if all.insert(new.clone(), saved).is_some() {
-                return Err(new);
-            }
-        }
-        Ok(Self(all))
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&Saved<'a>> {
-        self.0.get(name)
-    }
+pub(super) fn bytes(tensors: &Tensors<'_>) -> u64 {
+    let ranges = tensors.values().map(|saved| &saved.stored.range);
+    ranges.map(|range| range.end - range.start).sum()
 }

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Handlers are installed once and stay: removing one would not bring back the default action.
 static HANDLERS: Mutex<BTreeMap<Signal, Handler>> = Mutex::new(BTreeMap::new());
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Handler {
     received: Arc<AtomicBool>,
     /// It was returned to the caller.
@@ -60,13 +60,8 @@ impl Handler {
 
     #[cfg(unix)]
     fn install(signal: Signal) -> io::Result<Self> {
-        let handler = Self {
-            received: Arc::default(),
-            is_reported: Arc::default(),
-            is_default: Arc::new(AtomicBool::new(true)),
-            first: Arc::default(),
-            watches: 0,
-        };
+        let handler = Self::default();
+        handler.is_default.store(true, SeqCst);
         let number = signal.number();
         // Actions run in this order: the first SIGINT is noted, a later one ends the process.
         if signal == Signal::Interrupt {

@@ -223,21 +223,18 @@ impl Group {
         if self.size() == 1 {
             return Ok(None);
         }
-        let key = match device.location() {
-            DeviceLocation::Cpu => "the CPU".to_owned(),
-            DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
-            DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
+        let (kind, key) = match device.location() {
+            DeviceLocation::Cpu => ("the CPU", "the CPU".to_owned()),
+            DeviceLocation::Cuda { gpu_id } => ("a CUDA device", format!("CUDA device {gpu_id}")),
+            DeviceLocation::Metal { gpu_id } => {
+                ("a Metal device", format!("Metal device {gpu_id}"))
+            }
         };
         let mut known = self.0.engines.lock();
         if let Some(engine) = known.get(&key) {
             return Ok(Some(Arc::clone(engine)));
         }
         // Ranks on different kinds of devices would each wait for another engine.
-        let kind = match device {
-            Device::Cpu => "the CPU",
-            Device::Cuda(_) => "a CUDA device",
-            Device::Metal(_) => "a Metal device",
-        };
         let what = "the kind of device";
         self.same("choose an engine", what, kind.to_owned(), Ok(()))?;
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
