@@ -86,11 +86,7 @@ impl Snapshot {
             None => Vec::new(),
         };
         files.extend(optimizer);
-        let indices = [("model", model_index), ("optimizer", optimizer_index)];
-        for (name, index) in indices {
-            let name = format!("{name}.safetensors.index.json");
-            files.extend(index.map(|index| SavedFile::of_bytes(&name, index)));
-        }
+        files.extend(model_index.into_iter().chain(optimizer_index));
         files.push(SavedFile::of_bytes(STATE, json));
         Ok(Self {
             step: document.step,
@@ -174,14 +170,14 @@ fn misfit(file: &str) -> Error {
     invalid!(Checkpoint, "a tensor of {file} changed while it was copied")
 }
 
-/// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those the
-/// content of `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
+/// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those also
+/// `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
 pub(super) fn tensor_files(
     name: &str,
     mut tensors: Vec<(String, Tensor)>,
     most: u64,
     (key, text): (&str, String),
-) -> Result<(Vec<SavedFile>, Option<Vec<u8>>)> {
+) -> Result<(Vec<SavedFile>, Option<SavedFile>)> {
     let mut names = BTreeSet::new();
     if let Some((twice, _)) = tensors
         .iter()
@@ -214,9 +210,12 @@ pub(super) fn tensor_files(
     }
     let index = (count > 1).then(|| {
         let index = json!({"metadata": {"total_size": total}, "weight_map": places});
-        serde_json::to_vec_pretty(&index)
+        let index = serde_json::to_vec_pretty(&index)?;
+        let name = format!("{name}.safetensors.index.json");
+        Ok(SavedFile::of_bytes(&name, index))
     });
-    Ok((files, index.transpose().map_err(candle_core::Error::wrap)?))
+    let index: serde_json::Result<_> = index.transpose();
+    Ok((files, index.map_err(candle_core::Error::wrap)?))
 }
 
 /// At least one shard; a tensor is never split.

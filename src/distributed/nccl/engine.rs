@@ -94,19 +94,50 @@ struct Exchange<'a> {
     operation: Operation,
 }
 
-impl Exchange<'_> {
-    /// Queues the work on `elements` elements at this address.
-    ///
-    /// # Safety
-    /// They are a tensor's, of type `dtype`, on the device of the communicator, in memory that is freed in the order of the stream.
-    unsafe fn queue(
-        &self,
-        address: u64,
-        elements: usize,
-        dtype: DType,
-        stream: &CudaStream,
-    ) -> Result<()> {
-        let wrong = |reason: String| self.turn.error(reason);
+impl InplaceOp1 for Exchange<'_> {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        let reason = "the tensor is in the host's memory".to_owned();
+        Err(self.turn.error(reason))?
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        let stream = storage.device.cuda_stream();
+        let wrong = |reason: String| candle_core::Error::from(self.turn.error(reason));
+        let own = self.engine.communicator.context.ordinal();
+        let other = stream.context().ordinal();
+        if own != other {
+            let reason = format!("the tensor is on CUDA device {other}, NCCL was opened on {own}");
+            return Err(wrong(reason));
+        }
+        check_stream(&stream).map_err(wrong)?;
+        let dtype = storage.dtype();
+        // The guard orders later work on other streams after this one. It is dropped when the work is queued.
+        macro_rules! place_of {
+            ($($dtype:ident)+) => {
+                match (&mut storage.slice, layout.contiguous_offsets()) {
+                    $((CudaStorageSlice::$dtype(values), Some(range)) => {
+                        Some((values.device_ptr_mut(&stream), range))
+                    })+
+                    _ => None,
+                }
+            };
+        }
+        let Some(((address, _guard), (start, end))) =
+            place_of!(U8 U32 I16 I32 I64 BF16 F16 F32 F64 F8E4M3)
+        else {
+            let reason =
+                format!("a tensor of type {dtype:?} that is not contiguous, or only stored");
+            return Err(wrong(reason));
+        };
+        if start == end {
+            return Ok(());
+        }
+        let elements = end - start;
+        let address = address + (start * dtype.size_in_bytes()) as u64;
         let control = &self.engine.communicator.control;
         let (rank, size) = (control.rank(), control.size());
         let is_cut = !matches!(self.operation, Operation::Broadcast { .. });
@@ -137,8 +168,9 @@ impl Exchange<'_> {
                 (bytes, UINT8, root)
             }
         };
-        // SAFETY: by contract the tensor's memory has `size` times `count` elements of the type `data`, or `count` for a broadcast, and this
-        // rank's piece is where NCCL wants it for a call in place. NCCL refuses a rank that does not exist.
+        // SAFETY: the range is that of the tensor in its storage, which candle keeps in bounds, and the stream is that of its device, on which
+        // cudarc frees it. It has `size` times `count` elements of the type `data`, or `count` for a broadcast, and this rank's piece is where
+        // NCCL wants it for a call in place. NCCL refuses a rank that does not exist.
         unsafe {
             self.turn.call(|nccl, comm| match self.operation {
                 Operation::ReduceScatter | Operation::AllReduce { .. } => {
@@ -149,56 +181,7 @@ impl Exchange<'_> {
                     (nccl.broadcast)(start, start, count, data, root, comm, queue)
                 }
             })
-        }
-    }
-}
-
-impl InplaceOp1 for Exchange<'_> {
-    fn name(&self) -> &'static str {
-        "nccl"
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        let reason = "the tensor is in the host's memory".to_owned();
-        Err(self.turn.error(reason))?
-    }
-
-    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
-        let stream = storage.device.cuda_stream();
-        let wrong = |reason: String| self.turn.error(reason);
-        let own = self.engine.communicator.context.ordinal();
-        let other = stream.context().ordinal();
-        if own != other {
-            let reason = format!("the tensor is on CUDA device {other}, NCCL was opened on {own}");
-            return Err(wrong(reason))?;
-        }
-        check_stream(&stream).map_err(wrong)?;
-        let dtype = storage.dtype();
-        // The guard orders later work on other streams after this one. It is dropped when the work is queued.
-        macro_rules! place_of {
-            ($($dtype:ident)+) => {
-                match (&mut storage.slice, layout.contiguous_offsets()) {
-                    $((CudaStorageSlice::$dtype(values), Some(range)) => {
-                        Some((values.device_ptr_mut(&stream), range))
-                    })+
-                    _ => None,
-                }
-            };
-        }
-        let Some(((address, _guard), (start, end))) =
-            place_of!(U8 U32 I16 I32 I64 BF16 F16 F32 F64 F8E4M3)
-        else {
-            let reason =
-                format!("a tensor of type {dtype:?} that is not contiguous, or only stored");
-            return Err(wrong(reason))?;
-        };
-        if start == end {
-            return Ok(());
-        }
-        let address = address + (start * dtype.size_in_bytes()) as u64;
-        // SAFETY: the range is that of the tensor in its storage, which candle keeps in bounds, and the stream is that of its device, on which
-        // cudarc frees it.
-        unsafe { self.queue(address, end - start, dtype, &stream) }?;
+        }?;
         let mut streams = self.engine.streams.lock();
         let is_known = |known: &Arc<CudaStream>| known.cu_stream() == stream.cu_stream();
         if !streams.iter().any(is_known) {
