@@ -5,9 +5,8 @@ use candle_core::Device;
 use serde::de::DeserializeOwned;
 
 use super::document::{Document, Fingerprint, MANIFEST, Manifest, STATE, open, unread};
-use super::folder::checkpoints;
+use super::folder::{Name, checkpoints};
 use super::load::{Replaced, Tensors, Tolerance, bytes, check_memory, fit, read_headers};
-use super::name::Name;
 use super::snapshot::PART;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;

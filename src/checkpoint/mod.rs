@@ -92,7 +92,6 @@ mod files;
 mod folder;
 mod load;
 mod model;
-mod name;
 mod outcome;
 mod resume;
 mod save;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
+use super::folder::{Name, file_name};
 use super::load::check_memory;
-use super::name::{Name, file_name};
 use super::outcome::Resumed;
 #[cfg(feature = "data")]
 use crate::batch::Consumer;
