@@ -150,7 +150,7 @@ impl Checkpoints {
             match own.save(trainer, loss(report), state) {
                 // Such as two parameters of one name.
                 Err(error) if is_of_saving(&error) => Ok(Saving::Failed(Arc::new(error))),
-                saved => saved.map(Saving::from),
+                saved => saved,
             }
         });
         let saved = self
@@ -174,9 +174,7 @@ impl Checkpoints {
     /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        let saved = self.as_writer(trainer, |own, state| {
-            own.save(trainer, None, state).map(Saving::from)
-        });
+        let saved = self.as_writer(trainer, |own, state| own.save(trainer, None, state));
         let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
         saved.written().map_err(shared)
     }
@@ -198,7 +196,7 @@ impl Checkpoints {
         let Some((step, path)) = self.writer.wait() else {
             return Ok(None);
         };
-        self.ended(step, path).map(|ended| Some(ended.into()))
+        self.ended(step, path).map(Some)
     }
 
     /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call

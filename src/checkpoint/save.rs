@@ -10,7 +10,7 @@ use super::checkpoints::Checkpoints;
 use super::document::{Document, Fingerprint};
 use super::files::{NewFile, sync_folder};
 use super::folder::{Name, Partial, file_name};
-use super::outcome::{Saving, Written, is_of_saving};
+use super::outcome::{Saving, is_of_saving};
 use super::signals::Signal;
 use super::snapshot::{PART, Parts, Snapshot, State, tensor_files};
 use super::writer::write_and_rotate;
@@ -49,7 +49,7 @@ impl Checkpoints {
     /// What became of the checkpoint before, or `None` if the next one is due and can begin.
     pub(super) fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
         let ended = match self.writer.poll() {
-            Some((_, path)) => self.ended(step, path)?.into(),
+            Some((_, path)) => self.ended(step, path)?,
             None => Saving::NotDue,
         };
         let has_failed = matches!(ended, Saving::Failed(_));
@@ -68,12 +68,12 @@ impl Checkpoints {
     ) -> Result<Saving> {
         let snapshot = self.snapshot(trainer, loss, state, self.settings.in_background)?;
         if !snapshot.is_copy {
-            return self.write(&snapshot).map(Saving::from);
+            return self.write(&snapshot);
         }
         let (step, keep) = (snapshot.step, self.settings.keep.clone());
         match self.writer.start(snapshot, &self.folder.path, keep) {
             Ok(()) => Ok(Saving::Started),
-            Err(error) => self.ended(step, Err(error)).map(Saving::from),
+            Err(error) => self.ended(step, Err(error)),
         }
     }
 
@@ -83,12 +83,12 @@ impl Checkpoints {
         trainer: &T,
         loss: Option<f64>,
         state: State,
-    ) -> Result<Written> {
+    ) -> Result<Saving> {
         let snapshot = self.snapshot(trainer, loss, state, false)?;
         self.write(&snapshot)
     }
 
-    fn write(&mut self, snapshot: &Snapshot) -> Result<Written> {
+    fn write(&mut self, snapshot: &Snapshot) -> Result<Saving> {
         let path = write_and_rotate(snapshot, &self.folder.path, &self.settings.keep);
         self.ended(snapshot.step, path)
     }
@@ -130,14 +130,14 @@ impl Checkpoints {
     }
 
     /// Takes over how writing ended. An error that is not the file system's comes back.
-    pub(super) fn ended(&mut self, step: u64, path: Result<PathBuf>) -> Result<Written> {
+    pub(super) fn ended(&mut self, step: u64, path: Result<PathBuf>) -> Result<Saving> {
         match path {
             Ok(path) => {
                 self.schedule.succeeded();
                 self.metrics.succeeded();
                 self.last_error = None;
                 self.last = Some(path.clone());
-                Ok(Ok(path))
+                Ok(Saving::Saved(path))
             }
             Err(error) => {
                 self.schedule.failed(step);
@@ -148,7 +148,7 @@ impl Checkpoints {
                 tracing::warn!(%error, "a checkpoint could not be written");
                 let error = Arc::new(error);
                 self.last_error = Some(Arc::clone(&error));
-                Ok(Err(error))
+                Ok(Saving::Failed(error))
             }
         }
     }
@@ -176,10 +176,7 @@ impl Checkpoints {
             Ok(Some(state)) => f(self, state).map(Some),
             Ok(None) => Ok(None),
             Err(error) if !is_of_saving(&error) => Err(error),
-            Err(error) if is_writer => {
-                let ended = self.ended(trainer.updates(), Err(error))?;
-                Ok(Some(ended.into()))
-            }
+            Err(error) if is_writer => self.ended(trainer.updates(), Err(error)).map(Some),
             Err(error) => Ok(Some(Saving::Failed(Arc::new(error)))),
         }
     }

@@ -37,95 +37,6 @@ impl Engine {
             sent: Mutex::default(),
         }
     }
-
-    fn call(
-        &self,
-        bytes: &mut [u8],
-        dtype: DType,
-        operation: Operation,
-        watch: &Watch,
-    ) -> Result<()> {
-        let (size, rank) = (self.library.size, self.library.rank);
-        let wrong = |reason: String| engine_error(&self.library.version, operation.name(), reason);
-        let look = || watch.check();
-        let is_cut = !matches!(operation, Operation::Broadcast { .. });
-        let width = dtype.size_in_bytes().max(1);
-        let elements = bytes.len() / width;
-        if is_cut && !elements.is_multiple_of(size) {
-            return Err(wrong(format!(
-                "{elements} elements cannot be cut into {size} pieces"
-            )));
-        }
-        // Copies move bytes; sums know the type.
-        let (unit, count) = match (operation, dtype) {
-            (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
-            (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
-            (Operation::AllReduce { .. }, _) => {
-                return Err(wrong(format!("no sum of type {dtype:?}")));
-            }
-            (Operation::Broadcast { .. }, _) => (u8::equivalent_datatype(), bytes.len()),
-            _ => (u8::equivalent_datatype(), bytes.len() / size),
-        };
-        let unit = unit.as_raw();
-        if let Operation::Broadcast { from } = operation {
-            // MPI counts in C's `int`.
-            const MOST: usize = 1 << 30;
-            let root = c_int::try_from(from).map_err(|e| wrong(e.to_string()))?;
-            for part in bytes.chunks_mut(MOST) {
-                let (place, count): (*mut c_void, _) =
-                    (part.as_mut_ptr().cast(), part.len() as c_int);
-                // SAFETY: `part` has `count` bytes; on an error `exchange` forgets the tensor that owns them, so they stay valid.
-                unsafe {
-                    self.library.run(operation.name(), look, |comm, request| {
-                        ffi::MPI_Ibcast(place, count, unit, root, comm, request)
-                    })?;
-                }
-            }
-            return Ok(());
-        }
-        let sum = SystemOperation::sum().as_raw();
-        let count = c_int::try_from(count)
-            .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
-        let own = match operation {
-            Operation::AllReduce { .. } => Some(&*bytes),
-            _ => {
-                let length = bytes.len() / size;
-                bytes.get(rank * length..(rank + 1) * length)
-            }
-        };
-        let own = own.ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
-        let mut sent = self.sent.lock();
-        let words = own.len().div_ceil(size_of::<u64>());
-        if sent.len() < words {
-            sent.resize(words, 0);
-        }
-        let into = bytemuck::cast_slice_mut::<u64, u8>(&mut sent);
-        let into = into.get_mut(..own.len()).unwrap_or_default();
-        match operation {
-            Operation::AllReduce { factor } if factor != 1. => multiplied(own, dtype, factor, into),
-            _ => into.copy_from_slice(own),
-        }
-        // Words are aligned for all types.
-        let place = sent.as_mut_ptr();
-        let all: *mut c_void = bytes.as_mut_ptr().cast();
-        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
-        // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
-        // for good: `place` is forgotten before its lock is free, and `exchange` forgets the tensor.
-        let done = unsafe {
-            match operation {
-                Operation::AllReduce { .. } => {
-                    self.library.run(operation.name(), look, |comm, request| {
-                        ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
-                    })
-                }
-                _ => self.library.run(operation.name(), look, |comm, request| {
-                    let from = place.cast_const().cast();
-                    ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
-                }),
-            }
-        };
-        done.inspect_err(|_| mem::forget(mem::take(&mut *sent)))
-    }
 }
 
 impl Collectives for Engine {
@@ -170,6 +81,93 @@ struct Call<'a> {
     watch: &'a Watch,
 }
 
+impl Call<'_> {
+    /// Exchanges the tensor's bytes.
+    fn run(&self, bytes: &mut [u8], dtype: DType) -> Result<()> {
+        let (library, operation) = (&self.engine.library, self.operation);
+        let (size, rank) = (library.size, library.rank);
+        let wrong = |reason: String| engine_error(&library.version, operation.name(), reason);
+        let look = || self.watch.check();
+        let is_cut = !matches!(operation, Operation::Broadcast { .. });
+        let width = dtype.size_in_bytes().max(1);
+        let elements = bytes.len() / width;
+        if is_cut && !elements.is_multiple_of(size) {
+            return Err(wrong(format!(
+                "{elements} elements cannot be cut into {size} pieces"
+            )));
+        }
+        // Copies move bytes; sums know the type.
+        let (unit, count) = match (operation, dtype) {
+            (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
+            (Operation::AllReduce { .. }, _) => {
+                return Err(wrong(format!("no sum of type {dtype:?}")));
+            }
+            (Operation::Broadcast { .. }, _) => (u8::equivalent_datatype(), bytes.len()),
+            _ => (u8::equivalent_datatype(), bytes.len() / size),
+        };
+        let unit = unit.as_raw();
+        if let Operation::Broadcast { from } = operation {
+            // MPI counts in C's `int`.
+            const MOST: usize = 1 << 30;
+            let root = c_int::try_from(from).map_err(|e| wrong(e.to_string()))?;
+            for part in bytes.chunks_mut(MOST) {
+                let (place, count): (*mut c_void, _) =
+                    (part.as_mut_ptr().cast(), part.len() as c_int);
+                // SAFETY: `part` has `count` bytes; on an error `exchange` forgets the tensor that owns them, so they stay valid.
+                unsafe {
+                    library.run(operation.name(), look, |comm, request| {
+                        ffi::MPI_Ibcast(place, count, unit, root, comm, request)
+                    })?;
+                }
+            }
+            return Ok(());
+        }
+        let sum = SystemOperation::sum().as_raw();
+        let count = c_int::try_from(count)
+            .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
+        let own = match operation {
+            Operation::AllReduce { .. } => Some(&*bytes),
+            _ => {
+                let length = bytes.len() / size;
+                bytes.get(rank * length..(rank + 1) * length)
+            }
+        };
+        let own = own.ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
+        let mut sent = self.engine.sent.lock();
+        let words = own.len().div_ceil(size_of::<u64>());
+        if sent.len() < words {
+            sent.resize(words, 0);
+        }
+        let into = bytemuck::cast_slice_mut::<u64, u8>(&mut sent);
+        let into = into.get_mut(..own.len()).unwrap_or_default();
+        match operation {
+            Operation::AllReduce { factor } if factor != 1. => multiplied(own, dtype, factor, into),
+            _ => into.copy_from_slice(own),
+        }
+        // Words are aligned for all types.
+        let place = sent.as_mut_ptr();
+        let all: *mut c_void = bytes.as_mut_ptr().cast();
+        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
+        // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
+        // for good: `place` is forgotten before its lock is free, and `exchange` forgets the tensor.
+        let done = unsafe {
+            match operation {
+                Operation::AllReduce { .. } => {
+                    library.run(operation.name(), look, |comm, request| {
+                        ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
+                    })
+                }
+                _ => library.run(operation.name(), look, |comm, request| {
+                    let from = place.cast_const().cast();
+                    ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
+                }),
+            }
+        };
+        done.inspect_err(|_| mem::forget(mem::take(&mut *sent)))
+    }
+}
+
 impl InplaceOp1 for Call<'_> {
     fn name(&self) -> &'static str {
         "mpi"
@@ -192,7 +190,7 @@ impl InplaceOp1 for Call<'_> {
                 "a tensor of type {dtype:?} that is not contiguous, or only stored, cannot be exchanged"
             )
         };
-        Ok(self.engine.call(bytes, dtype, self.operation, self.watch)?)
+        Ok(self.run(bytes, dtype)?)
     }
 }
 
