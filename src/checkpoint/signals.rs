@@ -125,22 +125,25 @@ pub enum Signal {
     User2,
 }
 
+#[cfg(unix)]
+const USER: (i32, i32) = (libc::SIGUSR1, libc::SIGUSR2);
+#[cfg(not(unix))]
+const USER: (i32, i32) = (10, 12);
+
 impl Signal {
+    fn name_and_number(self) -> (&'static str, i32) {
+        match self {
+            Self::HangUp => ("SIGHUP", 1),
+            Self::Interrupt => ("SIGINT", 2),
+            Self::Terminate => ("SIGTERM", 15),
+            Self::User1 => ("SIGUSR1", USER.0),
+            Self::User2 => ("SIGUSR2", USER.1),
+        }
+    }
+
     /// Its number on this system; where there are no signals, Linux's.
     pub fn number(self) -> i32 {
-        match self {
-            Self::HangUp => 1,
-            Self::Interrupt => 2,
-            Self::Terminate => 15,
-            #[cfg(unix)]
-            Self::User1 => libc::SIGUSR1,
-            #[cfg(unix)]
-            Self::User2 => libc::SIGUSR2,
-            #[cfg(not(unix))]
-            Self::User1 => 10,
-            #[cfg(not(unix))]
-            Self::User2 => 12,
-        }
+        self.name_and_number().1
     }
 
     /// The status with which a program that stopped for it should end: 128 and its number, 130 for Ctrl-C.
@@ -151,12 +154,6 @@ impl Signal {
 
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HangUp => "SIGHUP",
-            Self::Interrupt => "SIGINT",
-            Self::Terminate => "SIGTERM",
-            Self::User1 => "SIGUSR1",
-            Self::User2 => "SIGUSR2",
-        })
+        f.write_str(self.name_and_number().0)
     }
 }
