@@ -312,7 +312,7 @@ impl Drop for Checkpoints {
 
 /// Fails at the first number that is not finite, which JSON has no text for: `serde_json` writes `null`, and that is not read as a number
 /// again.
-pub(super) fn check_finite<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<()> {
+fn check_finite<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<()> {
     let value = ciborium::Value::serialized(value).map_err(serde_json::Error::custom)?;
     match infinite(&value) {
         None => Ok(()),

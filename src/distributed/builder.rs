@@ -27,7 +27,10 @@ pub struct GroupBuilder {
 impl Group {
     /// Sets options before the group is opened.
     pub fn builder() -> GroupBuilder {
-        GroupBuilder::default()
+        GroupBuilder {
+            timeout: TIMEOUT,
+            variables: None,
+        }
     }
 
     /// Joins the ranks that a launcher started with this process; see [`GroupBuilder::open`].
@@ -36,15 +39,6 @@ impl Group {
     /// Those of [`GroupBuilder::open`].
     pub fn from_environment() -> Result<Self> {
         Self::builder().open()
-    }
-}
-
-impl Default for GroupBuilder {
-    fn default() -> Self {
-        Self {
-            timeout: TIMEOUT,
-            variables: None,
-        }
     }
 }
 
