@@ -61,20 +61,20 @@ impl Meeting {
 
     /// Listens on all interfaces, or on the loopback interface alone if that is where the others look.
     fn listen(&self, host: &str, port: u16) -> Result<TcpListener> {
-        let unreachable = |e: io::Error| self.unreachable(format!("{host}:{port}"), &e);
-        let found = (host, port).to_socket_addrs().map_err(unreachable)?;
-        let addresses: Vec<_> = found.collect();
-        let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
-        let any = match addresses.first() {
-            Some(first) if is_loopback => first.ip(),
-            Some(first) if first.is_ipv6() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        let listen = || {
+            let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+            let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
+            let any = match addresses.first() {
+                Some(first) if is_loopback => first.ip(),
+                Some(first) if first.is_ipv6() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            };
+            TcpListener::bind(SocketAddr::new(any, port)).map_err(|e| {
+                let hint = "another program, or another job's rank 0, may use the port: choose another MASTER_PORT";
+                io::Error::other(format!("it cannot listen there: {e}; {hint}"))
+            })
         };
-        TcpListener::bind(SocketAddr::new(any, port)).map_err(|e| {
-            let hint = "another program, or another job's rank 0, may use the port: choose another MASTER_PORT";
-            let e = io::Error::new(e.kind(), format!("it cannot listen there: {e}; {hint}"));
-            self.unreachable(format!("{host}:{port}"), &e)
-        })
+        listen().map_err(|e| self.unreachable(format!("{host}:{port}"), &e))
     }
 
     /// As rank 0: waits for all others. Strangers, whatever they send or do not send, keep nobody waiting.

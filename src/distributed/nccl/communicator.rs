@@ -137,14 +137,12 @@ impl Communicator {
         if bind(&self.context).is_err() || !matches!(code, SUCCESS | IN_PROGRESS) {
             return false;
         }
-        while let Some(IN_PROGRESS) = async_error(functions, comm) {
-            if Instant::now() > until {
-                return false;
+        loop {
+            match async_error(functions, comm) {
+                Some(IN_PROGRESS) if Instant::now() <= until => thread::sleep(PAUSE),
+                Some(SUCCESS) => break,
+                _ => return false,
             }
-            thread::sleep(PAUSE);
-        }
-        if async_error(functions, comm) != Some(SUCCESS) {
-            return false;
         }
         // SAFETY: the communicator is live and finalized, and no call on it follows.
         unsafe { (functions.destroy)(comm) };
