@@ -1,4 +1,5 @@
 use std::io;
+use std::io::ErrorKind::{InvalidData, TimedOut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::Duration;
@@ -89,7 +90,7 @@ impl Meeting {
         let mut guests = Vec::new();
         while !are_here(&mut joined) {
             if deadline.left(Duration::ZERO).is_none() {
-                return Err(self.missing(joined, deadline.timeout()));
+                return Err(self.give_up(&joined, deadline.timeout()));
             }
             // An error here is that of a connection that was reset before it was accepted.
             while guests.len() < GUESTS
@@ -166,13 +167,17 @@ impl Meeting {
     }
 
     /// Tells those who joined who is missing.
-    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> Error {
-        let absent = (1..).zip(&joined).filter(|(_, stream)| stream.is_none());
+    fn give_up(&self, joined: &[Option<TcpStream>], waited: Duration) -> Error {
+        let absent = (1..).zip(joined).filter(|(_, stream)| stream.is_none());
         let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
         for stream in joined.iter().flatten() {
             let ranks = ranks.clone();
             let _ = send(stream, &Reply::Missing { ranks, waited });
         }
+        self.missing(ranks, waited)
+    }
+
+    fn missing(&self, ranks: Vec<usize>, waited: Duration) -> Error {
         let size = self.size;
         GroupError::Missing {
             ranks,
@@ -209,20 +214,12 @@ impl Meeting {
                     return Err(failed(&io::Error::other(format!("refused: {reason}"))));
                 }
                 Some(Ok((_, Reply::Missing { ranks, waited }))) => {
-                    let size = self.size;
-                    return Err(GroupError::Missing {
-                        ranks,
-                        size,
-                        waited,
-                    }
-                    .into());
+                    return Err(self.missing(ranks, waited));
                 }
-                Some(Err(error)) => match error.kind() {
-                    io::ErrorKind::TimedOut | io::ErrorKind::InvalidData => {
-                        return Err(failed(&error));
-                    }
-                    _ => last = error,
-                },
+                Some(Err(error)) if matches!(error.kind(), TimedOut | InvalidData) => {
+                    return Err(failed(&error));
+                }
+                Some(Err(error)) => last = error,
                 None => {}
             }
             thread::sleep(PAUSE);
@@ -244,7 +241,7 @@ impl Meeting {
         }
         let timeout = deadline.timeout();
         let text = format!("it was reached, and said nothing within {timeout:?}");
-        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        Err(io::Error::new(TimedOut, text))
     }
 
     fn unreachable(&self, address: String, error: &io::Error) -> Error {
