@@ -169,7 +169,9 @@ impl Checkpoints {
         let group = self.group.as_ref();
         let state = match group.and_then(|group| Some((group, trainer.part().transpose()?))) {
             Some((group, part)) => self.write_parts(group, trainer, owned.and(part)),
-            None if is_writer => owned.and_then(|()| Ok(Some((trainer.state()?, None)))),
+            None if is_writer => {
+                owned.and_then(|()| Ok(Some((trainer.state()?, Parts::default()))))
+            }
             None => Ok(None),
         };
         match state {
@@ -230,7 +232,7 @@ impl Checkpoints {
             let state = trainer.state()?;
             // The ranks have met, so that none has a file open in it.
             drop(partial);
-            return Ok((rank == 0).then_some((state, None)));
+            return Ok((rank == 0).then(|| (state, Parts::default())));
         }
 
         let written = file.map(|(mut file, place)| {
@@ -241,9 +243,9 @@ impl Checkpoints {
             Ok(fingerprint)
         });
         let (_, written) = agree(group, written.transpose(), Option::clone)?;
-        let Some(partial) = partial else {
+        if partial.is_none() {
             return Ok(None);
-        };
+        }
         let written = written.into_iter().enumerate();
         let others = written.filter_map(|(rank, written)| Some((name(rank), written?)));
         state.metadata.extend(trainer.progress()?);
@@ -252,7 +254,7 @@ impl Checkpoints {
             others: others.collect(),
             own,
         };
-        Ok(Some((state, Some(parts))))
+        Ok(Some((state, parts)))
     }
 
     /// Returns on all ranks what rank 0 has done. If one has failed, all fail.

@@ -24,27 +24,25 @@ const SHARE: usize = 4 << 20;
 pub(super) struct Snapshot {
     pub(super) step: u64,
     pub(super) files: Vec<SavedFile>,
-    /// Files of other ranks, and the folder that they are in.
-    pub(super) others: BTreeMap<String, Fingerprint>,
-    pub(super) partial: Option<Partial>,
+    pub(super) parts: Parts,
     /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
     pub(super) buffer: Vec<u8>,
     /// The model was copied: the snapshot stays as it is while the model is trained further.
     pub(super) is_copy: bool,
 }
 
-/// Parts of an optimizer's state that are files of a checkpoint of which rank 0 has to write the rest.
-#[derive(Debug)]
+/// Parts of an optimizer's state, if each rank writes one: files of a checkpoint of which rank 0 has to write the rest.
+#[derive(Debug, Default)]
 pub(super) struct Parts {
     /// The folder that the others' are in.
-    pub(super) partial: Partial,
+    pub(super) partial: Option<Partial>,
     pub(super) others: BTreeMap<String, Fingerprint>,
     /// Rank 0's own, which is still to be written.
     pub(super) own: Vec<SavedFile>,
 }
 
 /// The state of a trainer, without the tensors of which there are parts.
-pub(super) type State = (StateDict, Option<Parts>);
+pub(super) type State = (StateDict, Parts);
 
 #[derive(Debug)]
 pub(super) struct SavedFile {
@@ -61,7 +59,7 @@ impl Snapshot {
     /// is written. The optimizer's state is a copy already: its tensors, or `parts` of them.
     pub(super) fn take(
         model: Vec<(String, Tensor)>,
-        (state, parts): State,
+        (state, mut parts): State,
         mut document: Document,
         most: u64,
         buffer: Option<Vec<u8>>,
@@ -69,12 +67,11 @@ impl Snapshot {
         // Python's transformers refuses files without it.
         let format = || ("format", "pt".to_owned());
         let (mut files, model_index) = tensor_files("model", model, most, format())?;
-        let (optimizer, optimizer_index, partial, others) = match parts {
-            Some(parts) => (parts.own, None, Some(parts.partial), parts.others),
-            None => {
+        let (optimizer, optimizer_index) = match parts.partial.is_some() {
+            true => (mem::take(&mut parts.own), None),
+            false => {
                 let tensors = state.tensors.into_iter().collect();
-                let (files, index) = tensor_files("optimizer", tensors, most, format())?;
-                (files, index, None, BTreeMap::new())
+                tensor_files("optimizer", tensors, most, format())?
             }
         };
         document.training = state.metadata;
@@ -91,8 +88,7 @@ impl Snapshot {
         Ok(Self {
             step: document.step,
             files,
-            others,
-            partial,
+            parts,
             buffer,
             is_copy,
         })

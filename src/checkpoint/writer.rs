@@ -106,7 +106,7 @@ pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
             return Ok(path);
         }
     }
-    match &snapshot.partial {
+    match &snapshot.parts.partial {
         Some(partial) => complete(partial, snapshot, folder),
         None => complete(&Partial::of_step(folder, snapshot.step)?, snapshot, folder),
     }
@@ -117,8 +117,8 @@ fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
     let Ok(saved) = Manifest::read(path) else {
         return Ok(false);
     };
-    let files = snapshot.files.len() + snapshot.others.len();
-    let mut others = snapshot.others.iter();
+    let files = snapshot.files.len() + snapshot.parts.others.len();
+    let mut others = snapshot.parts.others.iter();
     if saved.files.len() != files || !others.all(|(name, it)| saved.files.get(name) == Some(it)) {
         return Ok(false);
     }
@@ -148,7 +148,7 @@ fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
         new.end()?;
         Ok(new)
     };
-    let mut files = snapshot.others.clone();
+    let mut files = snapshot.parts.others.clone();
     for group in snapshot.files.chunks(TOGETHER) {
         // All are written before the first is waited for, so that the disk is never idle.
         let new: Vec<_> = group.iter().map(write).collect::<Result<_>>()?;
