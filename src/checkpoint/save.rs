@@ -206,9 +206,11 @@ impl Checkpoints {
             (place, part.metadata.clone())
         };
         let ((mut state, own, partial), all) = agree(group, begun, say)?;
-        let texts = all.iter().enumerate();
-        let texts = texts.filter(|(other, (_, it))| *other == rank || *it != state.metadata);
-        let texts = texts.map(|(other, (_, it))| format!("rank {other} has {it:?}"));
+        // This rank's own comes first, since an error shows only some.
+        let others = all.iter().map(|(_, it)| it).enumerate();
+        let others = others.filter(|(_, it)| **it != state.metadata);
+        let texts = std::iter::once((rank, &state.metadata)).chain(others);
+        let texts = texts.map(|(rank, it)| format!("rank {rank} has {it:?}"));
         let texts: Vec<_> = texts.collect();
         if texts.len() > 1 {
             return Err(GroupError::different("the optimizer's counters or options", texts).into());
