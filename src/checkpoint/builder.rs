@@ -119,19 +119,16 @@ impl CheckpointsBuilder {
     }
 
     fn check(&self) -> Result<()> {
-        let Settings { keep, .. } = &self.settings;
+        let own = &self.settings;
         let zeros = [
-            ("every_updates", self.settings.every_updates == Some(0)),
-            (
-                "every_duration",
-                self.settings.every_duration == Some(Duration::ZERO),
-            ),
-            ("keep_last", keep.last == 0),
-            ("shard_size", self.settings.shard_bytes == 0),
+            ("every_updates", own.every_updates == Some(0)),
+            ("every_duration", own.every_duration == Some(Duration::ZERO)),
+            ("keep_last", own.keep.last == 0),
+            ("shard_size", own.shard_bytes == 0),
         ];
-        if let Some((name, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) {
-            return Err(invalid!(Checkpoint, "`{name}` must be above 0, got 0"));
+        match zeros.iter().find(|(_, is_zero)| *is_zero) {
+            Some((name, _)) => Err(invalid!(Checkpoint, "`{name}` must be above 0, got 0")),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

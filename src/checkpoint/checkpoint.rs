@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use candle_core::Device;
 use serde::de::DeserializeOwned;
 
-use super::document::Document;
-use super::folder::checkpoints;
-use super::load::{Tensors, Tolerance, check_memory, fit};
+use super::document::{Document, Fingerprint, MANIFEST, Manifest, STATE, open, unread};
+use super::folder::{Name, checkpoints};
+use super::load::{Replaced, Tensors, Tolerance, bytes, check_memory, fit, read_headers};
 use super::snapshot::PART;
-use super::verify::verified;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
 use crate::optim::StateDict;
@@ -53,11 +52,40 @@ impl Checkpoint {
     /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `Version` if another version
     /// of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let path = path.into();
-        let (document, files) = verified(&path)?;
+        Ok(Self::verified(path.into())?)
+    }
+
+    /// Compares every file with the manifest.
+    pub(super) fn verified(path: PathBuf) -> Result<Self, CheckpointError> {
+        let damaged = |problem: String| CheckpointError::damaged(&path, problem);
+        let manifest = Manifest::read(&path)?;
+        let folder = path.file_name().and_then(|name| name.to_str());
+        let name = folder.and_then(Name::parse);
+        if let Some(name) = name.filter(|name| name.step != manifest.step) {
+            return Err(damaged(format!(
+                "{MANIFEST} is that of step {}, not {}",
+                manifest.step, name.step
+            )));
+        }
+        let mut files = BTreeMap::new();
+        for (file, expected) in manifest.files {
+            let read = open(&path.join(&file)).and_then(|it| Ok((Fingerprint::of(&it)?, it)));
+            let (found, content) = read.map_err(unread(&path, &file))?;
+            if found.bytes != expected.bytes {
+                let (is, was) = (found.bytes, expected.bytes);
+                return Err(damaged(format!("{file} has {is} bytes, not {was}")));
+            }
+            if found.crc32 != expected.crc32 {
+                let (is, was) = (found.crc32, expected.crc32);
+                return Err(damaged(format!("{file} has checksum {is}, not {was}")));
+            }
+            files.insert(file, content);
+        }
+        let state = files.get(STATE);
+        let state = state.ok_or_else(|| damaged(format!("{STATE} is missing")))?;
         Ok(Self {
+            document: Document::read(&path, state)?,
             path,
-            document,
             files,
             skipped: Vec::new(),
         })
@@ -77,15 +105,8 @@ impl Checkpoint {
             let mut skipped = Vec::new();
             for name in &names {
                 let path = folder.join(name.to_string());
-                match verified(&path) {
-                    Ok((document, files)) => {
-                        return Ok(Some(Self {
-                            path,
-                            document,
-                            files,
-                            skipped,
-                        }));
-                    }
+                match Self::verified(path.clone()) {
+                    Ok(found) => return Ok(Some(Self { skipped, ..found })),
                     // Its run has replaced it by a newer one.
                     Err(_) if matches!(path.try_exists(), Ok(false)) => {}
                     Err(CheckpointError::Damaged { problem, .. }) => {
@@ -143,9 +164,9 @@ impl Checkpoint {
     /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
         let read = |files: Vec<(&str, &FixedFile)>| -> Result<StateDict> {
-            let saved = Tensors::read(&self.path, files.iter().copied())?;
-            let tensors = saved.iter();
-            let tensors = tensors.map(|(name, it)| Ok((name.to_owned(), it.load(&Device::Cpu)?)));
+            let saved = read_headers(&self.path, files.iter().copied())?;
+            let tensors = saved.into_iter();
+            let tensors = tensors.map(|(name, it)| Ok((name, it.load(&Device::Cpu)?)));
             let text = files.first().map(|(_, file)| {
                 let text = file.text();
                 text.map_err(CheckpointError::file("read", file.path()))
@@ -194,28 +215,28 @@ impl Checkpoint {
         state: &StateDict,
         then: impl FnOnce(Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let model = trainer.model();
-        let saved = match self.tensors("model") {
-            Ok(saved) => saved,
-            Err(error) => return then(Err(error)),
-        };
+        let mut before = Replaced::default();
+        let done = then(self.replace(trainer, state, &mut before));
+        done.inspect_err(|_| before.restore())
+    }
+
+    fn replace<T: Resumable + ?Sized>(
+        &self,
+        trainer: &mut T,
+        state: &StateDict,
+        before: &mut Replaced,
+    ) -> Result<()> {
+        let (saved, model) = (self.tensors("model")?, trainer.model());
+        let fitting = fit(&self.path, &saved, &model, &Tolerance::default())?;
         let is_new = trainer.is_new();
-        let fitting = fit(&self.path, &saved, &model, &Tolerance::default());
-        let fitting = fitting.and_then(|fitting| {
-            if is_new {
-                // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so
-                // it is loaded again behind them.
-                trainer.load_state(state)?;
-                trainer.begin_load();
-            }
-            Ok(fitting)
-        });
-        match fitting {
-            Ok(fitting) => fitting.set(!is_new, |set| {
-                then(set.and_then(|()| trainer.load_state(state)))
-            }),
-            Err(error) => then(Err(error)),
+        if is_new {
+            // What does not fit is refused before the first parameter changes. Parts of the state may start from the parameters, so it is
+            // loaded again behind them.
+            trainer.load_state(state)?;
+            trainer.begin_load();
         }
+        before.set(fitting, !is_new)?;
+        trainer.load_state(state)
     }
 
     /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take
@@ -224,18 +245,18 @@ impl Checkpoint {
         let saved = self.tensors("model")?;
         // Files of several ranks have tensors of the same names.
         let states = self.files("optimizer").map(|file| {
-            let tensors = Tensors::read(&self.path, std::iter::once(file))?;
-            Ok(tensors.bytes().saturating_mul(ranks))
+            let tensors = read_headers(&self.path, std::iter::once(file))?;
+            Ok(bytes(&tensors).saturating_mul(ranks))
         });
         let states = states.sum::<Result<u64, CheckpointError>>()?;
-        let before = if trainer.is_new() { 0 } else { saved.bytes() };
+        let before = if trainer.is_new() { 0 } else { bytes(&saved) };
         check_memory(&self.path, before.saturating_add(states))?;
         fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 
     /// The tensors of `model` or `optimizer`.
     pub(super) fn tensors(&self, name: &str) -> Result<Tensors<'_>> {
-        Ok(Tensors::read(&self.path, self.files(name))?)
+        Ok(read_headers(&self.path, self.files(name))?)
     }
 
     /// The safetensors files of `model` or `optimizer`.

@@ -11,13 +11,11 @@ use serde_json::Value;
 
 use super::checkpoint::{get, unusable};
 use super::folder::{Folder, Keep, checkpoints};
-use super::metrics::{Metrics, loss};
 use super::outcome::{Resumed, Saving, Stopped, is_of_saving, shared};
-use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::signals::{Signal, Watch};
 use super::writer::Writer;
-use crate::distributed::Group;
+use crate::distributed::{Group, Working};
 use crate::error::{CheckpointError, Error, Result, invalid};
 use crate::train::{Resumable, StepReport};
 
@@ -49,7 +47,14 @@ pub struct Checkpoints {
     pub(super) metrics: Metrics,
     /// The highest step that was in the folder, until the run resumes.
     pub(super) unread: Option<u64>,
-    pub(super) ranks: Ranks,
+    /// The ranks of a run, which make the same calls. Rank 0 writes. `None` if there are no others.
+    pub(super) group: Option<Group>,
+    /// A rank waits for signals, for which all ask after each update.
+    watches: bool,
+    /// The first update after which rank 0 may have something to tell.
+    pub(super) next_meeting: u64,
+    /// A signal that all ranks know of.
+    pub(super) known_signal: Option<Signal>,
     /// Where the run continued.
     pub(super) resumed: Option<Resumed>,
     /// The last checkpoint that was written or resumed from.
@@ -65,14 +70,21 @@ impl Checkpoints {
         group: Option<Group>,
         checked: Result<()>,
     ) -> Result<Self> {
-        let ranks = Ranks::new(group);
-        let _working = ranks.working();
-        let opened = checked.and_then(|()| Self::open_own(folder, settings, ranks.is_writer()));
-        let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
-        let (mut own, words) = ranks.agree("open checkpoints", opened, word)?;
-        own.unread = words.first().and_then(|(unread, _)| *unread);
-        own.ranks = ranks;
-        own.ranks.watches = words.iter().any(|(_, watches)| *watches);
+        let group = group.filter(|group| group.size() > 1);
+        let _working = group.as_ref().map(Group::working);
+        let is_writer = group.as_ref().is_none_or(|group| group.rank() == 0);
+        let opened = checked.and_then(|()| Self::open_own(folder, settings, is_writer));
+        let mut own = match &group {
+            Some(group) => {
+                let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
+                let (mut own, words) = group.agree("open checkpoints", opened, word)?;
+                own.unread = words.first().and_then(|(unread, _)| *unread);
+                own.watches = words.iter().any(|(_, watches)| *watches);
+                own
+            }
+            None => opened?,
+        };
+        own.group = group;
         Ok(own)
     }
 
@@ -92,7 +104,10 @@ impl Checkpoints {
             signals,
             values: BTreeMap::new(),
             metrics: Metrics::default(),
-            ranks: Ranks::default(),
+            group: None,
+            watches: false,
+            next_meeting: 0,
+            known_signal: None,
             resumed: None,
             last: None,
             last_error: None,
@@ -115,7 +130,7 @@ impl Checkpoints {
     ) -> Result<ControlFlow<Stopped, Saving>> {
         self.refuse_if_unread()?;
         let step = trainer.updates();
-        if !self.ranks.meet_after(step) {
+        if self.group.is_some() && !self.watches && step < self.next_meeting {
             return Ok(Continue(Saving::NotDue));
         }
         let ended = self.unless_due(step);
@@ -135,7 +150,7 @@ impl Checkpoints {
             match own.save(trainer, loss(report), state) {
                 // Such as two parameters of one name.
                 Err(error) if is_of_saving(&error) => Ok(Saving::Failed(Arc::new(error))),
-                saved => saved.map(Saving::from),
+                saved => saved,
             }
         });
         let saved = self
@@ -159,9 +174,7 @@ impl Checkpoints {
     /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        let saved = self.as_writer(trainer, |own, state| {
-            own.save(trainer, None, state).map(Saving::from)
-        });
+        let saved = self.as_writer(trainer, |own, state| own.save(trainer, None, state));
         let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
         saved.written().map_err(shared)
     }
@@ -179,11 +192,11 @@ impl Checkpoints {
     }
 
     fn wait(&mut self) -> Result<Option<Saving>> {
-        let _working = self.ranks.working();
+        let _working = self.working();
         let Some((step, path)) = self.writer.wait() else {
             return Ok(None);
         };
-        self.ended(step, path).map(|ended| Some(ended.into()))
+        self.ended(step, path).map(Some)
     }
 
     /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call
@@ -236,8 +249,8 @@ impl Checkpoints {
     /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
     /// [`save_now`](Self::save_now), so that all return the same.
     pub fn signal(&self) -> Option<Signal> {
-        match self.ranks.are_several() {
-            true => self.ranks.signal,
+        match self.group.is_some() {
+            true => self.known_signal,
             false => self.signals.received(),
         }
     }
@@ -262,6 +275,16 @@ impl Checkpoints {
         let _ = self.wait();
     }
 
+    /// Whether this process writes.
+    pub(super) fn is_writer(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.rank() == 0)
+    }
+
+    /// Work on files begins, for which other ranks wait: they do not give this one up while the guard lives.
+    pub(super) fn working(&self) -> Option<Working> {
+        self.group.as_ref().map(Group::working)
+    }
+
     fn refuse_if_unread(&self) -> Result<()> {
         match self.unread {
             Some(step) => Err(CheckpointError::NotResumed {
@@ -274,6 +297,13 @@ impl Checkpoints {
     }
 }
 
+/// The loss to save. Where it cannot be read, the trainer's state, which all ranks read together, cannot be either and is the error.
+fn loss(report: &StepReport) -> Option<f64> {
+    let loss = report.loss.read();
+    let loss = loss.inspect_err(|error| tracing::warn!(%error, "a loss cannot be read"));
+    loss.ok()
+}
+
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.settle();
@@ -282,7 +312,7 @@ impl Drop for Checkpoints {
 
 /// Fails at the first number that is not finite, which JSON has no text for: `serde_json` writes `null`, and that is not read as a number
 /// again.
-pub(super) fn check_finite<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<()> {
+fn check_finite<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<()> {
     let value = ciborium::Value::serialized(value).map_err(serde_json::Error::custom)?;
     match infinite(&value) {
         None => Ok(()),
@@ -302,5 +332,61 @@ fn infinite(value: &ciborium::Value) -> Option<f64> {
             all.find_map(infinite)
         }
         _ => None,
+    }
+}
+
+type Numbers = BTreeMap<String, f64>;
+
+/// Finite numbers that are saved with checkpoints.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// For the next checkpoint.
+    given: Numbers,
+    /// Those of them that the checkpoint has that is being written.
+    taken: Numbers,
+    /// All of the last checkpoint that was begun, and its step.
+    last: (u64, Numbers),
+}
+
+impl Metrics {
+    pub(super) fn give(&mut self, name: &str, value: f64) {
+        if value.is_finite() {
+            self.given.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Those of a checkpoint of this step. One that is saved again keeps what it had.
+    pub(super) fn of(&self, step: u64, loss: Option<f64>) -> Numbers {
+        let (last, numbers) = &self.last;
+        let mut all = match *last == step {
+            true => numbers.clone(),
+            false => Numbers::new(),
+        };
+        let loss = loss.filter(|loss| loss.is_finite());
+        all.extend(loss.map(|loss| ("loss".to_owned(), loss)));
+        all.extend(self.given.clone());
+        all
+    }
+
+    /// A checkpoint with these was begun.
+    pub(super) fn begun(&mut self, step: u64, all: Numbers) {
+        self.taken = std::mem::take(&mut self.given);
+        self.last = (step, all);
+    }
+
+    /// The run continues from a checkpoint with these.
+    pub(super) fn resumed(&mut self, step: u64, all: &Numbers) {
+        self.last = (step, all.clone());
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.taken.clear();
+    }
+
+    /// What the caller gave goes along with the next attempt.
+    pub(super) fn failed(&mut self) {
+        let newer = std::mem::take(&mut self.given);
+        self.given = std::mem::take(&mut self.taken);
+        self.given.extend(newer);
     }
 }

@@ -1,14 +1,19 @@
 use std::collections::BTreeMap;
+use std::io;
 use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::Path;
 
+use crc32fast::Hasher;
 use memchr::memmem::rfind;
+use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::CheckpointError;
 use crate::files::is_plain;
+use crate::fixed_file::FixedFile;
+use crate::testing::{FileOperation, inject_file};
 
 pub(super) const STATE: &str = "state.json";
 
@@ -38,10 +43,21 @@ impl Document {
         }
     }
 
-    /// Of the checkpoint at `path`.
-    pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
-        read_json(path, STATE, bytes)
+    /// Reads that of the checkpoint at `path`.
+    pub(super) fn read(path: &Path, file: &FixedFile) -> Result<Self, CheckpointError> {
+        read_json(path, STATE, &read_all(file).map_err(unread(path, STATE))?)
     }
+}
+
+/// Opens a file of a checkpoint or a model.
+pub(super) fn open(path: &Path) -> Result<FixedFile, CheckpointError> {
+    FixedFile::open(path).map_err(CheckpointError::file("read", path))
+}
+
+/// The bytes of a file that are needed at once.
+pub(super) fn read_all(file: &FixedFile) -> Result<Vec<u8>, CheckpointError> {
+    let read = file.read(0..file.len());
+    read.map_err(CheckpointError::file("read", file.path()))
 }
 
 /// Of a checkpoint's JSON files. In version 1 rank 0 wrote all state.
@@ -82,6 +98,8 @@ pub(super) fn read_json<T: DeserializeOwned>(
 }
 
 pub(super) const MANIFEST: &str = "manifest.json";
+/// The longest manifest in bytes, of more than 100,000 files.
+const MOST: u64 = 16 << 20;
 
 /// The files of a checkpoint. It is written last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,12 +120,50 @@ pub(super) struct Fingerprint {
     pub(super) crc32: String,
 }
 
+/// One thread's share of a checksum.
+const SHARE: u64 = 16 << 20;
+/// What a thread reads at once.
+const PIECE: u64 = 1 << 20;
+
 impl Fingerprint {
     pub(super) fn new((bytes, crc32): (u64, u32)) -> Self {
         Self {
             bytes,
             crc32: hexadecimal(crc32),
         }
+    }
+
+    /// Reads all of a file; large ones by several threads.
+    pub(super) fn of(file: &FixedFile) -> Result<Self, CheckpointError> {
+        let length = file.len();
+        let share = |start: u64| -> io::Result<Hasher> {
+            let end = start.saturating_add(SHARE).min(length);
+            let mut buffer = vec![0; PIECE.min(end - start) as usize];
+            let (mut hasher, mut at) = (Hasher::new(), start);
+            while at < end {
+                buffer.truncate(PIECE.min(end - at) as usize);
+                file.read_at(&mut buffer, at)?;
+                hasher.update(&buffer);
+                at += buffer.len() as u64;
+            }
+            Ok(hasher)
+        };
+        let read = || -> io::Result<Self> {
+            inject_file(FileOperation::Read, file.path())?;
+            let shares = match length <= SHARE {
+                true => vec![share(0)?],
+                false => {
+                    let starts = (0..length.div_ceil(SHARE)).into_par_iter();
+                    let shares = starts.map(|index| share(index * SHARE));
+                    shares.collect::<io::Result<Vec<_>>>()?
+                }
+            };
+            file.check()?;
+            let mut whole = Hasher::new();
+            shares.iter().for_each(|share| whole.combine(share));
+            Ok(Self::new((length, whole.finalize())))
+        };
+        read().map_err(CheckpointError::file("read", file.path()))
     }
 }
 
@@ -127,13 +183,19 @@ impl Manifest {
     }
 
     /// Reads the manifest of the checkpoint at `path`.
-    pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
+    pub(super) fn read(path: &Path) -> Result<Self, CheckpointError> {
+        let file = open(&path.join(MANIFEST)).map_err(unread(path, MANIFEST))?;
+        if file.len() > MOST {
+            let problem = format!("{MANIFEST} has {} bytes, more than {MOST}", file.len());
+            return Err(CheckpointError::damaged(path, problem));
+        }
+        let bytes = read_all(&file).map_err(unread(path, MANIFEST))?;
         let damaged =
             |problem: String| CheckpointError::damaged(path, format!("{MANIFEST}: {problem}"));
-        if !is_sealed(bytes) {
+        if !is_sealed(&bytes) {
             return Err(damaged("its checksum does not match".to_owned()));
         }
-        let manifest: Self = read_json(path, MANIFEST, bytes)?;
+        let manifest: Self = read_json(path, MANIFEST, &bytes)?;
         match manifest.files.keys().find(|file| !is_plain(file)) {
             Some(file) => Err(damaged(format!("`{file}` is not a file of this folder"))),
             None => Ok(manifest),
@@ -147,7 +209,7 @@ fn is_sealed(bytes: &[u8]) -> bool {
     let is_sealed = || {
         let (head, rest) = bytes.split_at_checked(rfind(bytes, FIELD)? + FIELD.len())?;
         let (crc32, tail) = rest.split_at_checked(8)?;
-        let mut hasher = crc32fast::Hasher::new();
+        let mut hasher = Hasher::new();
         hasher.update(head);
         hasher.update(tail);
         Some(hexadecimal(hasher.finalize()).as_bytes() == crc32)

@@ -1,6 +1,6 @@
 //! Every change that a checkpoint makes to the file system, so that tests can let each one fail.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::ErrorKind::{InvalidInput, Unsupported};
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl NewFile {
     pub(super) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let create = || {
             inject_file(FileOperation::Create, &path)?;
-            OpenOptions::new().write(true).create_new(true).open(&path)
+            File::create_new(&path)
         };
         Ok(Self {
             file: create().map_err(CheckpointError::file("create", &path))?,
@@ -68,9 +68,7 @@ impl NewFile {
 
     fn write_collected(&mut self) -> Result<(), CheckpointError> {
         let mut collected = std::mem::take(&mut self.collected);
-        if !collected.is_empty() {
-            self.write_through(&collected)?;
-        }
+        self.write_through(&collected)?;
         collected.clear();
         self.collected = collected;
         Ok(())

@@ -1,16 +1,17 @@
+use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::hash::BuildHasher;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::document::{Document, STATE};
+use super::document::{Document, STATE, open};
 use super::files::{create_folder, remove_folder, rename, sync_folder};
-use super::name::{Name, WRITER};
-use super::verify::{open, read_all};
 use crate::error::{CheckpointError, Result};
-use crate::files;
+use crate::{files, host};
 
 const LOCK: &str = ".lock";
 /// A partial checkpoint of another host to which nothing was written for so long has no writer any more.
@@ -138,12 +139,9 @@ fn is_abandoned(folder: &Path) -> bool {
 
 /// The checkpoints of a folder, newest first; none if there is no folder.
 pub(super) fn checkpoints(folder: &Path) -> Result<Vec<Name>> {
-    let mut names: Vec<_> = entries(folder)?
-        .iter()
-        .filter_map(|text| Name::parse(text))
-        .collect();
-    names.sort_unstable();
-    names.reverse();
+    let names = entries(folder)?;
+    let mut names: Vec<_> = names.iter().filter_map(|text| Name::parse(text)).collect();
+    names.sort_unstable_by_key(|name| Reverse(*name));
     Ok(names)
 }
 
@@ -162,19 +160,17 @@ pub(super) fn remove(folder: &Path, name: Name) -> Result<(), CheckpointError> {
 }
 
 fn entries(folder: &Path) -> Result<Vec<String>> {
-    let read = || -> std::io::Result<Vec<_>> {
-        let mut names = Vec::new();
-        let entries = match fs::read_dir(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
-            entries => entries?,
-        };
-        for entry in entries {
-            // Names that are not UTF-8 are not ours.
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
+    let mut names = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
+        entries => entries.map_err(CheckpointError::file("read", folder))?,
     };
-    Ok(read().map_err(CheckpointError::file("read", folder))?)
+    for entry in entries {
+        let entry = entry.map_err(CheckpointError::file("read", folder))?;
+        // Names that are not UTF-8 are not ours.
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
 }
 
 /// The folder of a checkpoint that is not complete. Dropping it removes the folder, unless it has got its name.
@@ -255,24 +251,18 @@ impl Keep {
 
     /// Of equals the oldest.
     fn best_of(&self, folder: &Path, intact: &[Name]) -> Option<Name> {
-        let best = self.best.as_ref()?;
-        let mut found: Option<(Name, f64)> = None;
-        for &name in intact.iter().rev() {
-            let Some(value) = metric(folder, name, &best.metric) else {
-                continue;
-            };
-            if found.is_none_or(|(_, other)| best.prefers(value, other)) {
-                found = Some((name, value));
-            }
-        }
-        found.map(|(name, _)| name)
+        let Best { metric, is_highest } = self.best.as_ref()?;
+        let sign = if *is_highest { 1. } else { -1. };
+        let value = |name: &Name| Some((*name, sign * saved_metric(folder, *name, metric)?));
+        let values = intact.iter().rev().filter_map(value);
+        let best = values.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.map(|(name, _)| name)
     }
 }
 
-fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
+fn saved_metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
     let path = folder.join(name.to_string());
-    let bytes = read_all(&open(&path.join(STATE)).ok()?).ok()?;
-    let document = Document::read(&path, &bytes).ok()?;
+    let document = Document::read(&path, &open(&path.join(STATE)).ok()?).ok()?;
     document.metrics.get(metric).copied()
 }
 
@@ -283,12 +273,110 @@ pub(super) struct Best {
     pub(super) is_highest: bool,
 }
 
-impl Best {
-    /// Whether `value` is better than `other`.
-    pub(super) fn prefers(&self, value: f64, other: f64) -> bool {
-        match self.is_highest {
-            true => value > other,
-            false => value < other,
+/// The name of a checkpoint's folder: `step-000000100`, and `step-000000100-2` for a second one of the same step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) step: u64,
+    copy: u32,
+}
+
+/// The running system whose processes share locks, and this process of it: hosts that share a folder may have processes of the same
+/// number, so it is a random one.
+static WRITER: LazyLock<String> = LazyLock::new(|| {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id");
+    let host = crc32fast::hash(&boot.unwrap_or_else(|_| host::name().into()));
+    let process = RandomState::new().hash_one(()) as u32;
+    format!("{host:08x}-{process:08x}")
+});
+
+impl Name {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("step-")?;
+        let (step, copy) = match rest.split_once('-') {
+            Some((step, copy)) => (step, copy.parse().ok()?),
+            None => (rest, 1),
+        };
+        let name = Self {
+            step: step.parse().ok()?,
+            copy,
+        };
+        // Other spellings of the numbers are not ours.
+        (name.to_string() == text).then_some(name)
+    }
+
+    /// The name under which this process writes or removes a folder.
+    fn partial(text: &str) -> String {
+        format!("{text}.partial-{}", *WRITER)
+    }
+
+    /// The [writer](WRITER) of the folder of this name, if it is that of a checkpoint which is being written or removed.
+    pub(super) fn writer(text: &str) -> Option<&str> {
+        let (name, writer) = text.split_once(".partial-")?;
+        let is_ours = |(at, byte): (usize, u8)| match at {
+            8 => byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        };
+        let is_ours = writer.len() == 17 && writer.bytes().enumerate().all(is_ours);
+        (is_ours && Self::parse(name).is_some()).then_some(writer)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step-{:09}", self.step)?;
+        match self.copy {
+            1 => Ok(()),
+            copy => write!(f, "-{copy}"),
+        }
+    }
+}
+
+/// The name of a checkpoint, whose path may be another on each rank.
+pub(super) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Name, WRITER};
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (text, step, copy) in [
+            ("step-000000100", 100, 1),
+            ("step-000000100-2", 100, 2),
+            ("step-18446744073709551615", u64::MAX, 1),
+        ] {
+            assert_eq!(Name::parse(text), Some(Name { step, copy }));
+        }
+        for other in [
+            "step-100",
+            "step-000000100-1",
+            "step-000000100-02",
+            "step-000000100.partial-7",
+            "step-+00000100",
+            "step-",
+            "model",
+        ] {
+            assert_eq!(Name::parse(other), None, "{other}");
+        }
+        for name in ["step-000000100", "step-12345678901-2"] {
+            let partial = Name::partial(name);
+            assert_eq!(Name::writer(&partial), Some(&**WRITER), "{partial}");
+        }
+        for other in [
+            "notes.partial-0000000a-0000000b",
+            "step-100.partial-0000000a-0000000b",
+            "step-0000000100.partial-0000000a-0000000b",
+            "step-000000100.other.partial-0000000a-0000000b",
+            "step-000000100.partial-0000000a-0000000b\n",
+            "step-000000100.partial-0000000A-0000000b",
+            "step-000000100.partial-a-b",
+            "step-000000100.partial-7",
+            "step-000000100.partial-",
+        ] {
+            assert_eq!(Name::writer(other), None, "{other}");
         }
     }
 }

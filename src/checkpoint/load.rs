@@ -19,8 +19,8 @@ pub(super) struct Tolerance {
     pub(super) unexpected: Patterns,
 }
 
-/// Values for parameters, which they fit.
-pub(super) struct Fitting<'a>(Vec<(&'a Var, &'a Saved<'a>)>);
+/// Parameters and the saved values, which fit them.
+type Fitting<'a> = Vec<(&'a Var, &'a Saved<'a>)>;
 
 /// Compares a saved model with these parameters.
 pub(super) fn fit<'a>(
@@ -44,11 +44,11 @@ pub(super) fn fit<'a>(
             None => missing.push(name.clone()),
         }
     }
-    let others = saved.iter().map(|(name, _)| name);
+    let others = saved.keys().map(String::as_str);
     let others = others.filter(|name| !names.contains(name) && !tolerance.unexpected.has(name));
     let unexpected: Vec<_> = others.map(str::to_owned).collect();
     match missing.is_empty() && unexpected.is_empty() && unfit.is_empty() {
-        true => Ok(Fitting(fitting)),
+        true => Ok(fitting),
         false => Err(CheckpointError::Differs {
             path: path.to_owned(),
             missing,
@@ -79,37 +79,32 @@ fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {
     (!var.is_contiguous()).then(|| "not contiguous here".to_owned())
 }
 
-impl Fitting<'_> {
-    /// Sets the parameters and calls `then` with how that ended. After an error of `then`, all parameters get back the values that they
-    /// had, if the host `keeps` those until then.
-    pub(super) fn set(
-        self,
-        keeps: bool,
-        then: impl FnOnce(Result<()>) -> Result<()>,
-    ) -> Result<()> {
-        let mut before = Vec::new();
-        let done = then(self.set_each(keeps, &mut before));
-        if done.is_err() {
-            for (var, value) in before {
-                let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
-                if let Err(error) = restored {
-                    tracing::error!(%error, "a parameter could not be restored after loading failed");
-                }
-            }
-        }
-        done
-    }
+/// Parameters that were replaced, and the values that they had.
+#[derive(Default)]
+pub(super) struct Replaced(Vec<(Var, Tensor)>);
 
-    fn set_each<'a>(&'a self, keeps: bool, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
-        for (var, saved) in &self.0 {
+impl Replaced {
+    /// Sets the parameters. The host `keeps` a copy of the values that they had, or none.
+    pub(super) fn set(&mut self, fitting: Fitting<'_>, keeps: bool) -> Result<()> {
+        for (var, saved) in fitting {
             if keeps {
                 let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
                 // On the CPU the two would share their memory.
-                before.push((*var, value.copy()?));
+                self.0.push((var.clone(), value.copy()?));
             }
             var.set(&saved.load(var.device())?)?;
         }
         Ok(())
+    }
+
+    /// Gives the parameters their values back, because loading failed.
+    pub(super) fn restore(self) {
+        for (var, value) in self.0 {
+            let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
+            if let Err(error) = restored {
+                tracing::error!(%error, "a parameter could not be restored after loading failed");
+            }
+        }
     }
 }
 
@@ -132,8 +127,7 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
 }
 
 /// The tensors of one or more safetensors files, by name.
-#[derive(Debug)]
-pub(super) struct Tensors<'a>(BTreeMap<String, Saved<'a>>);
+pub(super) type Tensors<'a> = BTreeMap<String, Saved<'a>>;
 
 /// A tensor in a file.
 #[derive(Debug)]
@@ -160,51 +154,29 @@ impl Saved<'_> {
     }
 }
 
-impl<'a> Tensors<'a> {
-    /// Reads the headers of files of the checkpoint or model at `path`.
-    pub(super) fn read(
-        path: &Path,
-        files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
-    ) -> Result<Self, CheckpointError> {
-        let mut all = BTreeMap::new();
-        for (name, file) in files {
-            let damaged =
-                |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
-            let stored = file.tensors().map_err(|error| match error.kind() {
-                ErrorKind::InvalidData => damaged(error.to_string()),
-                _ => CheckpointError::file("read", file.path())(error),
-            })?;
-            for (tensor, stored) in stored {
-                if all.insert(tensor.clone(), Saved { file, stored }).is_some() {
-                    return Err(damaged(format!("tensor `{tensor}` is in two files")));
-                }
+/// Reads the headers of files of the checkpoint or model at `path`.
+pub(super) fn read_headers<'a>(
+    path: &Path,
+    files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
+) -> Result<Tensors<'a>, CheckpointError> {
+    let mut all = BTreeMap::new();
+    for (name, file) in files {
+        let damaged =
+            |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
+        let stored = file.tensors().map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => damaged(error.to_string()),
+            _ => CheckpointError::file("read", file.path())(error),
+        })?;
+        for (tensor, stored) in stored {
+            if all.insert(tensor.clone(), Saved { file, stored }).is_some() {
+                return Err(damaged(format!("tensor `{tensor}` is in two files")));
             }
         }
-        Ok(Self(all))
     }
+    Ok(all)
+}
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Saved<'a>)> {
-        self.0.iter().map(|(name, saved)| (name.as_str(), saved))
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        let ranges = self.0.values().map(|saved| &saved.stored.range);
-        ranges.map(|range| range.end - range.start).sum()
-    }
-
-    /// Gives each tensor the name that `rename` returns for it. The error is a name that two would have.
-    pub(super) fn renamed(self, rename: impl Fn(&str) -> String) -> Result<Self, String> {
-        let mut all = BTreeMap::new();
-        for (name, saved) in self.0 {
-            let new = rename(&name);
-            if all.insert(new.clone(), saved).is_some() {
-                return Err(new);
-            }
-        }
-        Ok(Self(all))
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&Saved<'a>> {
-        self.0.get(name)
-    }
+pub(super) fn bytes(tensors: &Tensors<'_>) -> u64 {
+    let ranges = tensors.values().map(|saved| &saved.stored.range);
+    ranges.map(|range| range.end - range.start).sum()
 }

@@ -91,19 +91,14 @@ mod document;
 mod files;
 mod folder;
 mod load;
-mod metrics;
 mod model;
-mod name;
 mod outcome;
-mod parts;
-mod ranks;
 mod resume;
 mod save;
 mod schedule;
 #[allow(unsafe_code, reason = "an action that a signal's handler runs")]
 mod signals;
 mod snapshot;
-mod verify;
 mod writer;
 
 pub use builder::CheckpointsBuilder;

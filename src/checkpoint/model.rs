@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
-use super::document::MANIFEST;
-use super::load::{Tensors, Tolerance, check_memory, fit};
-use super::verify::{open, read_all};
+use super::document::{MANIFEST, open, read_all};
+use super::load::{Replaced, Tensors, Tolerance, bytes, check_memory, fit, read_headers};
 use crate::error::{CheckpointError, Result, invalid};
 use crate::files::is_plain;
 use crate::optim::{Group, Parameter};
@@ -123,8 +122,8 @@ impl LoadModel {
         let open = |path: &PathBuf| Ok((path.display().to_string(), open(path)?));
         let files: Vec<_> = files.iter().map(open).collect::<Result<_>>()?;
         let files = files.iter().map(|(name, file)| (name.as_str(), file));
-        let tensors = Tensors::read(&self.path, files)?;
-        if let Some((name, file)) = index.iter().find(|(name, _)| tensors.get(name).is_none()) {
+        let tensors = read_headers(&self.path, files)?;
+        if let Some((name, file)) = index.iter().find(|(name, _)| !tensors.contains_key(*name)) {
             let problem = format!("{file} does not hold `{name}`, which {INDEX} expects");
             return Err(CheckpointError::damaged(&self.path, problem).into());
         }
@@ -132,12 +131,21 @@ impl LoadModel {
     }
 
     fn load(&self, path: &Path, tensors: Tensors<'_>, parameters: &[Parameter]) -> Result<()> {
-        let renamed = tensors
-            .renamed(|name| self.new_name(name))
-            .map_err(|name| invalid!(Checkpoint, "`rename` gives two tensors the name `{name}`"))?;
+        let mut renamed = BTreeMap::new();
+        for (name, saved) in tensors {
+            let name = self.new_name(&name);
+            if renamed.insert(name.clone(), saved).is_some() {
+                return Err(invalid!(
+                    Checkpoint,
+                    "`rename` gives two tensors the name `{name}`"
+                ));
+            }
+        }
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
-        check_memory(path, renamed.bytes())?;
-        fitting.set(true, |set| set)
+        check_memory(path, bytes(&renamed))?;
+        let mut before = Replaced::default();
+        let set = before.set(fitting, true);
+        set.inspect_err(|_| before.restore())
     }
 
     fn new_name(&self, name: &str) -> String {

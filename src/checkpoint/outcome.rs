@@ -23,9 +23,6 @@ pub enum Saving {
     Failed(Arc<Error>),
 }
 
-/// The path of a checkpoint on the disk, or the error.
-pub(super) type Written = Result<PathBuf, Arc<Error>>;
-
 /// Whether training goes on after this error of saving, which is tried again. Others are errors of the trainer, or of its device.
 pub(super) fn is_of_saving(error: &Error) -> bool {
     matches!(error, Error::Checkpoint(_)) || error.is_checkpoint()
@@ -37,18 +34,9 @@ pub(super) fn shared(error: Arc<Error>) -> Error {
     invalid.showing(error).into()
 }
 
-impl From<Written> for Saving {
-    fn from(written: Written) -> Self {
-        match written {
-            Ok(path) => Self::Saved(path),
-            Err(error) => Self::Failed(error),
-        }
-    }
-}
-
 impl Saving {
     /// How a checkpoint was written for which the caller waited.
-    pub(super) fn written(self) -> Written {
+    pub(super) fn written(self) -> Result<PathBuf, Arc<Error>> {
         match self {
             Self::Saved(path) => Ok(path),
             Self::Failed(error) => Err(error),

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
+use super::folder::{Name, file_name};
 use super::load::check_memory;
-use super::name::{Name, file_name};
 use super::outcome::Resumed;
 #[cfg(feature = "data")]
 use crate::batch::Consumer;
@@ -115,12 +115,12 @@ impl Checkpoints {
         trainer: &mut T,
     ) -> Result<Option<Resumed>> {
         self.settle();
-        let _working = self.ranks.working();
-        let latest = match self.ranks.is_writer() {
+        let _working = self.working();
+        let latest = match self.is_writer() {
             true => Checkpoint::latest(&self.folder.path),
             false => Ok(None),
         };
-        let loaded = match self.ranks.group() {
+        let loaded = match &self.group {
             Some(group) => self.load_together(group, latest, trainer)?,
             None => match latest? {
                 Some(latest) => {
@@ -169,7 +169,7 @@ impl Checkpoints {
         };
         let read = latest.and_then(|latest| latest.map(read).transpose());
         let word = |read: &Option<(_, _, Head)>| read.as_ref().map(|(.., head)| head.clone());
-        let (own, words) = self.ranks.agree(CALL, read, word)?;
+        let (own, words) = group.agree(CALL, read, word)?;
         let Some(head) = words.into_iter().next().flatten() else {
             return Ok(None);
         };
@@ -177,13 +177,10 @@ impl Checkpoints {
             Some(_) => Ok(()),
             None => head.check(group, trainer, &self.folder.path.join(&head.name)),
         };
-        self.ranks.agree(CALL, ready, |()| ())?;
-        let (own, state) = match own {
-            Some((own, state, _)) => (Some(own), Some(state)),
-            None => (None, None),
-        };
+        group.agree(CALL, ready, |()| ())?;
+        let (own, state) = own.map(|(own, state, _)| (own, state)).unzip();
         let state = head.exchange(group, trainer, state)?;
-        let agree = |loaded: Result<()>| self.ranks.agree(CALL, loaded, |()| ()).map(drop);
+        let agree = |loaded: Result<()>| group.agree(CALL, loaded, |()| ()).map(drop);
         match &own {
             Some(own) => own.load(trainer, &state, agree)?,
             None => agree(Ok(()))?,
@@ -284,10 +281,9 @@ impl Head {
 fn described<T: Resumable + ?Sized>(trainer: &T) -> Vec<String> {
     let model = trainer.model().into_iter();
     let text = |Parameter { name, var }: Parameter| {
-        let strided = if var.is_contiguous() {
-            ""
-        } else {
-            ", not contiguous"
+        let strided = match var.is_contiguous() {
+            true => "",
+            false => ", not contiguous",
         };
         format!("{name} {:?} {}{strided}", var.dims(), var.dtype().as_str())
     };

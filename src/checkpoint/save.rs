@@ -1,20 +1,29 @@
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Checkpoints;
-use super::document::Document;
-use super::name::file_name;
-use super::outcome::{Saving, Written, is_of_saving};
+use super::document::{Document, Fingerprint};
+use super::files::{NewFile, sync_folder};
+use super::folder::{Name, Partial, file_name};
+use super::outcome::{Saving, is_of_saving};
 use super::signals::Signal;
-use super::snapshot::{Snapshot, State};
+use super::snapshot::{PART, Parts, Snapshot, State, tensor_files};
 use super::writer::write_and_rotate;
+use crate::distributed::Group;
 use crate::elements::size;
-use crate::error::{CheckpointError, Error, Result};
+use crate::error::{CheckpointError, Error, GroupError, Result};
+use crate::files::is_plain;
 use crate::memory::DeviceMemory;
+use crate::optim::{PIECES, StateDict, take_pieces};
 use crate::train::Resumable;
+
+/// The name of the call in which ranks agree on their parts of the state.
+const PARTS: &str = "save state";
 
 /// What the ranks tell each other when they meet. Of all but the signal rank 0's counts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,7 +49,7 @@ impl Checkpoints {
     /// What became of the checkpoint before, or `None` if the next one is due and can begin.
     pub(super) fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
         let ended = match self.writer.poll() {
-            Some((_, path)) => self.ended(step, path)?.into(),
+            Some((_, path)) => self.ended(step, path)?,
             None => Saving::NotDue,
         };
         let has_failed = matches!(ended, Saving::Failed(_));
@@ -57,17 +66,14 @@ impl Checkpoints {
         loss: Option<f64>,
         state: State,
     ) -> Result<Saving> {
-        if !self.settings.in_background {
-            return self.save(trainer, loss, state).map(Saving::from);
-        }
-        let snapshot = self.snapshot(trainer, loss, state, true)?;
+        let snapshot = self.snapshot(trainer, loss, state, self.settings.in_background)?;
         if !snapshot.is_copy {
-            return self.write(&snapshot).map(Saving::from);
+            return self.write(&snapshot);
         }
         let (step, keep) = (snapshot.step, self.settings.keep.clone());
         match self.writer.start(snapshot, &self.folder.path, keep) {
             Ok(()) => Ok(Saving::Started),
-            Err(error) => self.ended(step, Err(error)).map(Saving::from),
+            Err(error) => self.ended(step, Err(error)),
         }
     }
 
@@ -77,12 +83,12 @@ impl Checkpoints {
         trainer: &T,
         loss: Option<f64>,
         state: State,
-    ) -> Result<Written> {
+    ) -> Result<Saving> {
         let snapshot = self.snapshot(trainer, loss, state, false)?;
         self.write(&snapshot)
     }
 
-    fn write(&mut self, snapshot: &Snapshot) -> Result<Written> {
+    fn write(&mut self, snapshot: &Snapshot) -> Result<Saving> {
         let path = write_and_rotate(snapshot, &self.folder.path, &self.settings.keep);
         self.ended(snapshot.step, path)
     }
@@ -124,31 +130,27 @@ impl Checkpoints {
     }
 
     /// Takes over how writing ended. An error that is not the file system's comes back.
-    pub(super) fn ended(&mut self, step: u64, path: Result<PathBuf>) -> Result<Written> {
+    pub(super) fn ended(&mut self, step: u64, path: Result<PathBuf>) -> Result<Saving> {
         match path {
             Ok(path) => {
                 self.schedule.succeeded();
                 self.metrics.succeeded();
                 self.last_error = None;
                 self.last = Some(path.clone());
-                Ok(Ok(path))
+                Ok(Saving::Saved(path))
             }
             Err(error) => {
                 self.schedule.failed(step);
                 self.metrics.failed();
-                match is_of_saving(&error) {
-                    true => Ok(Err(self.keep_error(error))),
-                    false => Err(error),
+                if !is_of_saving(&error) {
+                    return Err(error);
                 }
+                tracing::warn!(%error, "a checkpoint could not be written");
+                let error = Arc::new(error);
+                self.last_error = Some(Arc::clone(&error));
+                Ok(Saving::Failed(error))
             }
         }
-    }
-
-    fn keep_error(&mut self, error: Error) -> Arc<Error> {
-        tracing::warn!(%error, "a checkpoint could not be written");
-        let error = Arc::new(error);
-        self.last_error = Some(Arc::clone(&error));
-        error
     }
 
     /// Calls `f`, which saves the trainer, on the rank that writes, when the others have written what they alone have.
@@ -157,29 +159,104 @@ impl Checkpoints {
         trainer: &T,
         f: impl FnOnce(&mut Self, State) -> Result<Saving>,
     ) -> Result<Option<Saving>> {
-        let _working = self.ranks.working();
+        let _working = self.working();
         self.settle();
-        let is_writer = self.ranks.is_writer();
+        let is_writer = self.is_writer();
         let owned = match is_writer {
             true => self.folder.check_owner().map_err(Error::from),
             false => Ok(()),
         };
-        let group = self.ranks.group();
+        let group = self.group.as_ref();
         let state = match group.and_then(|group| Some((group, trainer.part().transpose()?))) {
             Some((group, part)) => self.write_parts(group, trainer, owned.and(part)),
-            None if is_writer => owned.and_then(|()| Ok(Some((trainer.state()?, None)))),
+            None if is_writer => {
+                owned.and_then(|()| Ok(Some((trainer.state()?, Parts::default()))))
+            }
             None => Ok(None),
         };
         match state {
             Ok(Some(state)) => f(self, state).map(Some),
             Ok(None) => Ok(None),
             Err(error) if !is_of_saving(&error) => Err(error),
-            Err(error) if is_writer => {
-                let ended = self.ended(trainer.updates(), Err(error))?;
-                Ok(Some(ended.into()))
-            }
+            Err(error) if is_writer => self.ended(trainer.updates(), Err(error)).map(Some),
             Err(error) => Ok(Some(Saving::Failed(Arc::new(error)))),
         }
+    }
+
+    /// Has each rank write its part of the optimizer's state into a file of its own. Where rank 0 does not see all of these, the whole
+    /// state comes to it instead. `None` on the other ranks. If one rank cannot write, all have an error of saving.
+    fn write_parts<T: Resumable + ?Sized>(
+        &self,
+        group: &Group,
+        trainer: &T,
+        part: Result<StateDict>,
+    ) -> Result<Option<State>> {
+        let (rank, folder) = (group.rank(), &self.folder.path);
+        let stem = |rank| format!("{PART}{rank:05}-of-{:05}", group.size());
+        let name = |rank| format!("{}.safetensors", stem(rank));
+        let begun = part.and_then(|mut part| {
+            let text = (PIECES, take_pieces(&mut part.metadata)?);
+            let tensors = std::mem::take(&mut part.tensors).into_iter().collect();
+            let (own, _) = tensor_files(&stem(rank), tensors, u64::MAX, text)?;
+            let partial = (rank == 0).then(|| Partial::of_step(folder, trainer.updates()));
+            Ok((part, own, partial.transpose()?))
+        });
+        let say = |(part, _, partial): &(StateDict, _, Option<Partial>)| {
+            let place = partial.as_ref().map(|partial| file_name(&partial.path));
+            (place, part.metadata.clone())
+        };
+        let ((mut state, own, partial), all) = agree(group, begun, say)?;
+        // This rank's own comes first, since an error shows only some.
+        let others = all.iter().map(|(_, it)| it).enumerate();
+        let others = others.filter(|(_, it)| **it != state.metadata);
+        let texts = std::iter::once((rank, &state.metadata)).chain(others);
+        let texts = texts.map(|(rank, it)| format!("rank {rank} has {it:?}"));
+        let texts: Vec<_> = texts.collect();
+        if texts.len() > 1 {
+            return Err(GroupError::different("the optimizer's counters or options", texts).into());
+        }
+
+        // An empty file, by which rank 0 sees that this rank's folder is its own.
+        let place = all.into_iter().next().and_then(|(place, _)| place);
+        let place = place.filter(|place| is_plain(place) && Name::writer(place).is_some());
+        let place = place.filter(|_| rank > 0).map(|place| folder.join(place));
+        let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
+        let file = place.filter(is_folder);
+        let file = file.map(|place| Ok((NewFile::create(place.join(name(rank)))?, place)));
+        let (file, made) = agree(group, file.transpose(), Option::is_some)?;
+        let is_shared = partial.as_ref().is_some_and(|partial| {
+            let mut others = made.iter().enumerate().skip(1);
+            others.all(|(rank, is_made)| *is_made && partial.holds(&name(rank)))
+        });
+        let (_, is_shared) = agree(group, Ok(()), |()| is_shared)?;
+        if is_shared.first() != Some(&true) {
+            drop((own, file));
+            let state = trainer.state()?;
+            // The ranks have met, so that none has a file open in it.
+            drop(partial);
+            return Ok((rank == 0).then(|| (state, Parts::default())));
+        }
+
+        let written = file.map(|(mut file, place)| {
+            own.iter().try_for_each(|own| own.write(&mut file, &[]))?;
+            file.end()?;
+            let fingerprint = Fingerprint::new(file.finish()?);
+            sync_folder(&place)?;
+            Ok(fingerprint)
+        });
+        let (_, written) = agree(group, written.transpose(), Option::clone)?;
+        if partial.is_none() {
+            return Ok(None);
+        }
+        let written = written.into_iter().enumerate();
+        let others = written.filter_map(|(rank, written)| Some((name(rank), written?)));
+        state.metadata.extend(trainer.progress()?);
+        let parts = Parts {
+            partial,
+            others: others.collect(),
+            own,
+        };
+        Ok(Some((state, parts)))
     }
 
     /// Returns on all ranks what rank 0 has done. If one has failed, all fail.
@@ -188,9 +265,9 @@ impl Checkpoints {
         call: &str,
         done: Result<Option<Saving>>,
     ) -> Result<Option<Saving>> {
-        if !self.ranks.are_several() {
+        let Some(group) = &self.group else {
             return done;
-        }
+        };
         let word = |saving: &Option<Saving>| Word {
             saving: saving.as_ref().map(Told::new),
             last: self.last.as_deref().map(file_name),
@@ -200,13 +277,13 @@ impl Checkpoints {
             },
             signal: self.signals.received(),
         };
-        let (own, words) = self.ranks.agree(call, done, word)?;
-        self.ranks.signal = words.iter().find_map(|word| word.signal);
+        let (own, words) = group.agree(call, done, word)?;
+        self.known_signal = words.iter().find_map(|word| word.signal);
         let Some(first) = words.into_iter().next() else {
             return Ok(own);
         };
-        self.ranks.next = first.next;
-        if self.ranks.is_writer() {
+        self.next_meeting = first.next;
+        if self.is_writer() {
             return Ok(own);
         }
         let folder = &self.folder.path;
@@ -245,4 +322,23 @@ impl Told {
             }
         }
     }
+}
+
+/// Gives all ranks what each says of its work. If one cannot write, all have an error of saving.
+fn agree<T, W: Serialize + DeserializeOwned>(
+    group: &Group,
+    done: Result<T>,
+    say: impl FnOnce(&T) -> W,
+) -> Result<(T, Vec<W>)> {
+    let done = match done {
+        Err(error) if !is_of_saving(&error) => Err(error),
+        done => Ok(done),
+    };
+    let say = |done: &Result<T>| done.as_ref().map(say).map_err(ToString::to_string);
+    let (done, all) = group.agree(PARTS, done, say)?;
+    let done = done?;
+    let all = all.into_iter().enumerate();
+    let all =
+        all.map(|(rank, word)| Ok(word.map_err(|reason| CheckpointError::peer(rank, reason))?));
+    Ok((done, all.collect::<Result<_>>()?))
 }

@@ -23,10 +23,7 @@ impl Schedule {
     pub(super) fn new(every: Option<u64>, every_duration: Option<Duration>) -> Self {
         let mut schedule = Self {
             every,
-            every_duration: match every {
-                None => every_duration.or(Some(USUAL)),
-                Some(_) => every_duration,
-            },
+            every_duration: every_duration.or(every.is_none().then_some(USUAL)),
             next: u64::MAX,
             last: Instant::now(),
             retry: None,

@@ -2,96 +2,83 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::{fmt, io};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 #[cfg(unix)]
-use signal_hook::{flag, low_level};
+use signal_hook::low_level;
 #[cfg(unix)]
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A second SIGINT within this time is the same one: a launcher signals a process and its group at once.
+/// A second SIGINT within this many milliseconds is the same one: a launcher signals a process and its group at once.
 #[cfg(unix)]
-const AGAIN: Duration = Duration::from_secs(2);
+const AGAIN: u64 = 2000;
 
 /// Handlers are installed once and stay: removing one would not bring back the default action.
-static HANDLERS: Mutex<BTreeMap<Signal, Handler>> = Mutex::new(BTreeMap::new());
+static HANDLERS: Mutex<BTreeMap<Signal, &'static Handler>> = Mutex::new(BTreeMap::new());
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Handler {
-    received: Arc<AtomicBool>,
+    received: AtomicBool,
     /// It was returned to the caller.
-    is_reported: Arc<AtomicBool>,
-    /// The default action is taken.
-    is_default: Arc<AtomicBool>,
+    is_reported: AtomicBool,
     /// When the first one came, in milliseconds after the handler was installed; 0 for none.
-    first: Arc<AtomicU64>,
-    watches: usize,
+    first: AtomicU64,
+    /// Without any the default action is taken.
+    watches: AtomicUsize,
 }
 
 impl Handler {
     /// Begins to note a signal.
-    fn begin(signal: Signal) -> io::Result<Self> {
+    fn begin(signal: Signal) -> io::Result<&'static Self> {
         let mut handlers = HANDLERS.lock();
         let handler = match handlers.entry(signal) {
-            Entry::Occupied(installed) => installed.into_mut(),
-            Entry::Vacant(new) => new.insert(Self::install(signal)?),
+            Entry::Occupied(installed) => *installed.get(),
+            Entry::Vacant(new) => *new.insert(Self::install(signal)?),
         };
-        if handler.watches == 0 {
-            // A signal that was not returned still counts.
-            if handler.is_reported.swap(false, SeqCst) {
-                handler.received.store(false, SeqCst);
-                handler.first.store(0, SeqCst);
-            }
-            handler.is_default.store(false, SeqCst);
+        // A signal that was not returned still counts.
+        if handler.watches.load(SeqCst) == 0 && handler.is_reported.swap(false, SeqCst) {
+            handler.received.store(false, SeqCst);
+            handler.first.store(0, SeqCst);
         }
-        handler.watches += 1;
-        Ok(handler.clone())
+        handler.watches.fetch_add(1, SeqCst);
+        Ok(handler)
     }
 
     #[cfg(not(unix))]
-    fn install(_: Signal) -> io::Result<Self> {
+    fn install(_: Signal) -> io::Result<&'static Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     #[cfg(unix)]
-    fn install(signal: Signal) -> io::Result<Self> {
-        let handler = Self {
-            received: Arc::default(),
-            is_reported: Arc::default(),
-            is_default: Arc::new(AtomicBool::new(true)),
-            first: Arc::default(),
-            watches: 0,
-        };
-        let number = signal.number();
-        // Actions run in this order: the first SIGINT is noted, a later one ends the process.
-        if signal == Signal::Interrupt {
-            let (first, is_default) = (Arc::clone(&handler.first), Arc::clone(&handler.is_default));
-            let installed = Instant::now();
-            let count = move || {
+    fn install(signal: Signal) -> io::Result<&'static Self> {
+        let handler: &'static Self = Box::leak(Box::<Self>::default());
+        let (number, installed) = (signal.number(), Instant::now());
+        let action = move || {
+            // The first SIGINT is noted, a later one ends the process.
+            let is_again = signal == Signal::Interrupt && {
                 let now = installed.elapsed().as_millis() as u64 + 1;
-                if let Err(first) = first.compare_exchange(0, now, SeqCst, SeqCst)
-                    && now.saturating_sub(first) >= AGAIN.as_millis() as u64
-                {
-                    is_default.store(true, SeqCst);
-                }
+                let first = handler.first.compare_exchange(0, now, SeqCst, SeqCst);
+                first.is_err_and(|first| now.saturating_sub(first) >= AGAIN)
             };
-            // SAFETY: the action reads the clock by `clock_gettime` and changes atomics, all of which POSIX allows in a handler.
-            unsafe { low_level::register(number, count) }?;
-        }
-        flag::register_conditional_default(number, Arc::clone(&handler.is_default))?;
-        flag::register(number, Arc::clone(&handler.received))?;
+            if is_again || handler.watches.load(SeqCst) == 0 {
+                let _ = low_level::emulate_default_handler(number);
+            }
+            handler.received.store(true, SeqCst);
+        };
+        // SAFETY: the action reads the clock by `clock_gettime`, changes atomics, and may take the default action, all of which POSIX allows in
+        // a handler.
+        unsafe { low_level::register(number, action) }?;
         Ok(handler)
     }
 }
 
 /// Notes signals while it lives. Afterwards they act as by default.
 #[derive(Debug)]
-pub(super) struct Watch(Vec<(Signal, Handler)>);
+pub(super) struct Watch(Vec<(Signal, &'static Handler)>);
 
 impl Watch {
     pub(super) fn start(signals: &[Signal]) -> io::Result<Self> {
@@ -115,14 +102,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut handlers = HANDLERS.lock();
-        for (signal, _) in &self.0 {
-            if let Some(handler) = handlers.get_mut(signal) {
-                handler.watches -= 1;
-                if handler.watches == 0 {
-                    handler.is_default.store(true, SeqCst);
-                }
-            }
+        let _handlers = HANDLERS.lock();
+        for (_, handler) in &self.0 {
+            handler.watches.fetch_sub(1, SeqCst);
         }
     }
 }
@@ -143,22 +125,25 @@ pub enum Signal {
     User2,
 }
 
+#[cfg(unix)]
+const USER: (i32, i32) = (libc::SIGUSR1, libc::SIGUSR2);
+#[cfg(not(unix))]
+const USER: (i32, i32) = (10, 12);
+
 impl Signal {
+    fn name_and_number(self) -> (&'static str, i32) {
+        match self {
+            Self::HangUp => ("SIGHUP", 1),
+            Self::Interrupt => ("SIGINT", 2),
+            Self::Terminate => ("SIGTERM", 15),
+            Self::User1 => ("SIGUSR1", USER.0),
+            Self::User2 => ("SIGUSR2", USER.1),
+        }
+    }
+
     /// Its number on this system; where there are no signals, Linux's.
     pub fn number(self) -> i32 {
-        match self {
-            Self::HangUp => 1,
-            Self::Interrupt => 2,
-            Self::Terminate => 15,
-            #[cfg(unix)]
-            Self::User1 => libc::SIGUSR1,
-            #[cfg(unix)]
-            Self::User2 => libc::SIGUSR2,
-            #[cfg(not(unix))]
-            Self::User1 => 10,
-            #[cfg(not(unix))]
-            Self::User2 => 12,
-        }
+        self.name_and_number().1
     }
 
     /// The status with which a program that stopped for it should end: 128 and its number, 130 for Ctrl-C.
@@ -169,12 +154,6 @@ impl Signal {
 
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HangUp => "SIGHUP",
-            Self::Interrupt => "SIGINT",
-            Self::Terminate => "SIGTERM",
-            Self::User1 => "SIGUSR1",
-            Self::User2 => "SIGUSR2",
-        })
+        f.write_str(self.name_and_number().0)
     }
 }

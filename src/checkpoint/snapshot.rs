@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::ops::Range;
 
 use candle_core::Tensor;
@@ -23,40 +24,34 @@ const SHARE: usize = 4 << 20;
 pub(super) struct Snapshot {
     pub(super) step: u64,
     pub(super) files: Vec<SavedFile>,
-    /// Files of other ranks, and the folder that they are in.
-    pub(super) others: BTreeMap<String, Fingerprint>,
-    pub(super) partial: Option<Partial>,
+    pub(super) parts: Parts,
     /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
     pub(super) buffer: Vec<u8>,
     /// The model was copied: the snapshot stays as it is while the model is trained further.
     pub(super) is_copy: bool,
 }
 
-/// Parts of an optimizer's state that are files of a checkpoint of which rank 0 has to write the rest.
-#[derive(Debug)]
+/// Parts of an optimizer's state, if each rank writes one: files of a checkpoint of which rank 0 has to write the rest.
+#[derive(Debug, Default)]
 pub(super) struct Parts {
     /// The folder that the others' are in.
-    pub(super) partial: Partial,
+    pub(super) partial: Option<Partial>,
     pub(super) others: BTreeMap<String, Fingerprint>,
     /// Rank 0's own, which is still to be written.
     pub(super) own: Vec<SavedFile>,
 }
 
 /// The state of a trainer, without the tensors of which there are parts.
-pub(super) type State = (StateDict, Option<Parts>);
+pub(super) type State = (StateDict, Parts);
 
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) name: String,
     header: Vec<u8>,
-    content: Content,
-}
-
-/// What follows a file's header.
-#[derive(Debug)]
-enum Content {
-    Tensors(Vec<Tensor>),
-    Copied(Range<usize>),
+    /// Those that follow the header, if they were not copied.
+    tensors: Vec<Tensor>,
+    /// The place of their copies in the snapshot's buffer.
+    copied: Range<usize>,
 }
 
 impl Snapshot {
@@ -64,7 +59,7 @@ impl Snapshot {
     /// is written. The optimizer's state is a copy already: its tensors, or `parts` of them.
     pub(super) fn take(
         model: Vec<(String, Tensor)>,
-        (state, parts): State,
+        (state, mut parts): State,
         mut document: Document,
         most: u64,
         buffer: Option<Vec<u8>>,
@@ -72,12 +67,11 @@ impl Snapshot {
         // Python's transformers refuses files without it.
         let format = || ("format", "pt".to_owned());
         let (mut files, model_index) = tensor_files("model", model, most, format())?;
-        let (optimizer, optimizer_index, partial, others) = match parts {
-            Some(parts) => (parts.own, None, Some(parts.partial), parts.others),
-            None => {
+        let (optimizer, optimizer_index) = match parts.partial.is_some() {
+            true => (mem::take(&mut parts.own), None),
+            false => {
                 let tensors = state.tensors.into_iter().collect();
-                let (files, index) = tensor_files("optimizer", tensors, most, format())?;
-                (files, index, None, BTreeMap::new())
+                tensor_files("optimizer", tensors, most, format())?
             }
         };
         document.training = state.metadata;
@@ -89,17 +83,12 @@ impl Snapshot {
             None => Vec::new(),
         };
         files.extend(optimizer);
-        let indices = [("model", model_index), ("optimizer", optimizer_index)];
-        for (name, index) in indices {
-            let name = format!("{name}.safetensors.index.json");
-            files.extend(index.map(|index| SavedFile::of_bytes(&name, index)));
-        }
+        files.extend(model_index.into_iter().chain(optimizer_index));
         files.push(SavedFile::of_bytes(STATE, json));
         Ok(Self {
             step: document.step,
             files,
-            others,
-            partial,
+            parts,
             buffer,
             is_copy,
         })
@@ -111,15 +100,8 @@ impl SavedFile {
         Self {
             name: name.to_owned(),
             header: bytes,
-            content: Content::Tensors(Vec::new()),
-        }
-    }
-
-    /// Those that were not copied.
-    fn tensors(&self) -> &[Tensor] {
-        match &self.content {
-            Content::Tensors(tensors) => tensors,
-            Content::Copied(_) => &[],
+            tensors: Vec::new(),
+            copied: 0..0,
         }
     }
 
@@ -145,30 +127,26 @@ impl SavedFile {
         mut f: impl FnMut(&[u8]) -> Result<(), CheckpointError>,
     ) -> Result<()> {
         f(&self.header)?;
-        match &self.content {
-            Content::Tensors(tensors) => {
-                for tensor in tensors {
-                    with_bytes(tensor, &mut f)??;
-                }
-            }
-            Content::Copied(range) => f(buffer.get(range.clone()).unwrap_or_default())?,
+        for tensor in &self.tensors {
+            with_bytes(tensor, &mut f)??;
         }
-        Ok(())
+        let copied = buffer.get(self.copied.clone());
+        Ok(f(copied.unwrap_or_default())?)
     }
 }
 
 /// Copies the files' tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
 fn copy(files: &mut [SavedFile], mut buffer: Vec<u8>) -> Result<Vec<u8>> {
-    let bytes = |file: &SavedFile| file.tensors().iter().map(size).sum::<usize>();
+    let bytes = |file: &SavedFile| file.tensors.iter().map(size).sum::<usize>();
     buffer.resize(files.iter().map(bytes).sum(), 0);
     let (mut rest, mut end) = (&mut buffer[..], 0);
     for file in files {
         let start = end;
-        for tensor in file.tensors() {
+        for tensor in mem::take(&mut file.tensors) {
             let (to, after) = rest
-                .split_at_mut_checked(size(tensor))
+                .split_at_mut_checked(size(&tensor))
                 .ok_or_else(|| misfit(&file.name))?;
-            with_bytes(tensor, |from| {
+            with_bytes(&tensor, |from| {
                 if from.len() != to.len() {
                     return Err(misfit(&file.name));
                 }
@@ -176,10 +154,10 @@ fn copy(files: &mut [SavedFile], mut buffer: Vec<u8>) -> Result<Vec<u8>> {
                 shares.for_each(|(to, from)| to.copy_from_slice(from));
                 Ok(())
             })??;
-            end += size(tensor);
+            end += size(&tensor);
             rest = after;
         }
-        file.content = Content::Copied(start..end);
+        file.copied = start..end;
     }
     Ok(buffer)
 }
@@ -188,14 +166,14 @@ fn misfit(file: &str) -> Error {
     invalid!(Checkpoint, "a tensor of {file} changed while it was copied")
 }
 
-/// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those the
-/// content of `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
+/// Lays tensors out in `NAME.safetensors`, or if they take more than `most` bytes in several files, and returns for those also
+/// `NAME.safetensors.index.json`, as Hugging Face writes both. The headers have a text.
 pub(super) fn tensor_files(
     name: &str,
     mut tensors: Vec<(String, Tensor)>,
     most: u64,
     (key, text): (&str, String),
-) -> Result<(Vec<SavedFile>, Option<Vec<u8>>)> {
+) -> Result<(Vec<SavedFile>, Option<SavedFile>)> {
     let mut names = BTreeSet::new();
     if let Some((twice, _)) = tensors
         .iter()
@@ -217,23 +195,23 @@ pub(super) fn tensor_files(
     for (index, shard) in shards.into_iter().enumerate() {
         let named = shard.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let header = file_header(named, &metadata)?;
-        if count > 1 {
-            places.extend(
-                shard
-                    .iter()
-                    .map(|(name, _)| (name.clone(), file_name(index))),
-            );
-        }
-        let tensors = shard.into_iter().map(|(_, tensor)| tensor);
+        let (names, tensors): (Vec<_>, _) = shard.into_iter().unzip();
+        places.extend(names.into_iter().map(|name| (name, file_name(index))));
         files.push(SavedFile {
             name: file_name(index),
             header,
-            content: Content::Tensors(tensors.collect()),
+            tensors,
+            copied: 0..0,
         });
     }
-    let index = json!({"metadata": {"total_size": total}, "weight_map": places});
-    let index = (count > 1).then(|| serde_json::to_vec_pretty(&index));
-    Ok((files, index.transpose().map_err(candle_core::Error::wrap)?))
+    let index = (count > 1).then(|| {
+        let index = json!({"metadata": {"total_size": total}, "weight_map": places});
+        let index = serde_json::to_vec_pretty(&index)?;
+        let name = format!("{name}.safetensors.index.json");
+        Ok(SavedFile::of_bytes(&name, index))
+    });
+    let index: serde_json::Result<_> = index.transpose();
+    Ok((files, index.map_err(candle_core::Error::wrap)?))
 }
 
 /// At least one shard; a tensor is never split.
@@ -242,7 +220,7 @@ fn split(tensors: Vec<(String, Tensor)>, most: u64) -> Vec<Vec<(String, Tensor)>
     for (name, tensor) in tensors {
         let more = size(&tensor) as u64;
         if !last.is_empty() && bytes.saturating_add(more) > most {
-            shards.push(std::mem::take(&mut last));
+            shards.push(mem::take(&mut last));
             bytes = 0;
         }
         bytes += more;

@@ -1,26 +1,24 @@
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
+use super::checkpoint::Checkpoint;
 use super::document::{Fingerprint, MANIFEST, Manifest};
 use super::files::{NewFile, rename, sync_folder};
 use super::folder::{Keep, Partial, newest};
 use super::snapshot::{SavedFile, Snapshot};
-use super::verify::{read_manifest, verified};
 use crate::error::{Error, Result, invalid};
 
 /// Writes snapshots, at most one at a time in the background.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    running: Option<Running>,
+    /// The step of the snapshot that is written.
+    running: Option<(u64, Running)>,
     /// The last snapshot's, for the next one.
     buffer: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct Running {
-    step: u64,
-    thread: JoinHandle<(Vec<u8>, Result<PathBuf>)>,
-}
+/// A thread that writes a snapshot. It returns the snapshot's buffer.
+type Running = JoinHandle<(Vec<u8>, Result<PathBuf>)>;
 
 /// Of which step a checkpoint was written, and how that ended.
 type Ended = (u64, Result<PathBuf>);
@@ -54,30 +52,27 @@ impl Writer {
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(&error.to_string()))?;
-        self.running = Some(Running { step, thread });
+        self.running = Some((step, thread));
         Ok(())
     }
 
     /// The end of what was written in the background, if it has come.
     pub(super) fn poll(&mut self) -> Option<Ended> {
-        let has_ended = |running: &mut Running| running.thread.is_finished();
-        self.running.take_if(has_ended).map(|it| self.end(it))
+        let (_, thread) = self.running.as_ref()?;
+        match thread.is_finished() {
+            true => self.wait(),
+            false => None,
+        }
     }
 
     /// Waits for what is written in the background.
     pub(super) fn wait(&mut self) -> Option<Ended> {
-        self.running.take().map(|it| self.end(it))
-    }
-
-    fn end(&mut self, running: Running) -> Ended {
-        let path = match running.thread.join() {
-            Ok((buffer, path)) => {
-                self.buffer = buffer;
-                path
-            }
-            Err(_) => Err(failed("it panicked")),
-        };
-        (running.step, path)
+        let (step, thread) = self.running.take()?;
+        let ended = thread.join().map(|(buffer, path)| {
+            self.buffer = buffer;
+            path
+        });
+        Some((step, ended.unwrap_or_else(|_| Err(failed("it panicked")))))
     }
 }
 
@@ -111,7 +106,7 @@ pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
             return Ok(path);
         }
     }
-    match &snapshot.partial {
+    match &snapshot.parts.partial {
         Some(partial) => complete(partial, snapshot, folder),
         None => complete(&Partial::of_step(folder, snapshot.step)?, snapshot, folder),
     }
@@ -119,11 +114,11 @@ pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
 
 /// Whether this checkpoint is intact and has the same files.
 fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
-    let Ok(saved) = read_manifest(path) else {
+    let Ok(saved) = Manifest::read(path) else {
         return Ok(false);
     };
-    let files = snapshot.files.len() + snapshot.others.len();
-    let mut others = snapshot.others.iter();
+    let files = snapshot.files.len() + snapshot.parts.others.len();
+    let mut others = snapshot.parts.others.iter();
     if saved.files.len() != files || !others.all(|(name, it)| saved.files.get(name) == Some(it)) {
         return Ok(false);
     }
@@ -134,7 +129,7 @@ fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
             return Ok(false);
         }
     }
-    Ok(verified(path).is_ok())
+    Ok(Checkpoint::verified(path.to_owned()).is_ok())
 }
 
 /// Writes what is missing in the folder, and gives it its name.
@@ -153,7 +148,7 @@ fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
         new.end()?;
         Ok(new)
     };
-    let mut files = snapshot.others.clone();
+    let mut files = snapshot.parts.others.clone();
     for group in snapshot.files.chunks(TOGETHER) {
         // All are written before the first is waited for, so that the disk is never idle.
         let new: Vec<_> = group.iter().map(write).collect::<Result<_>>()?;

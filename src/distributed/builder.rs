@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::{Control, Deadline, Meeting};
+use super::engines::Mpi;
 use super::group::{Group, Inner};
 use super::launch::{Launch, Variables};
-use super::mpi::Mpi;
 use crate::error::{Result, invalid};
 use crate::host;
 
@@ -27,7 +27,10 @@ pub struct GroupBuilder {
 impl Group {
     /// Sets options before the group is opened.
     pub fn builder() -> GroupBuilder {
-        GroupBuilder::default()
+        GroupBuilder {
+            timeout: TIMEOUT,
+            variables: None,
+        }
     }
 
     /// Joins the ranks that a launcher started with this process; see [`GroupBuilder::open`].
@@ -36,15 +39,6 @@ impl Group {
     /// Those of [`GroupBuilder::open`].
     pub fn from_environment() -> Result<Self> {
         Self::builder().open()
-    }
-}
-
-impl Default for GroupBuilder {
-    fn default() -> Self {
-        Self {
-            timeout: TIMEOUT,
-            variables: None,
-        }
     }
 }
 
@@ -63,11 +57,8 @@ impl GroupBuilder {
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
         let variables = variables.into_iter();
-        self.variables = Some(
-            variables
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        );
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        self.variables = Some(Variables(variables.collect()));
         self
     }
 
@@ -104,19 +95,13 @@ impl GroupBuilder {
         };
         let control = match (&mpi, &launch.address) {
             (Some(mpi), _) => {
-                let control = mpi.control(&mut deadline).and_then(|control| {
-                    check_agreement(&launch, &control)?;
-                    Ok(control)
-                });
+                let control = mpi.control(&launch, &mut deadline);
+                let control = control.and_then(|control| check_agreement(&launch, control));
                 control.inspect_err(|_| mpi.abandon())?
             }
             (None, Some((host, port))) => {
-                let meeting = Meeting {
-                    rank: launch.rank,
-                    size: launch.size,
-                    job: launch.job.clone(),
-                    secret: launch.secret.clone(),
-                };
+                let Launch { job, secret, .. } = &launch;
+                let meeting = Meeting::new(launch.rank, launch.size, job, secret);
                 meeting.at(host, *port, &mut deadline)?
             }
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
@@ -130,15 +115,14 @@ impl GroupBuilder {
             }
         };
         // Machines may have one name, and the containers of one machine may each see another GPU as the first.
-        let machine = format!("{}\n{}", host::name(), host::boot());
-        let machines = control.gather("open", machine.as_bytes())?;
-        let before = machines.get(..control.rank()).unwrap_or_default();
-        let same = before.iter().filter(|other| **other == machine.as_bytes());
-        let local_rank = launch.local_rank.unwrap_or(same.count());
-        let beside = machines.iter().enumerate().filter(|(rank, other)| {
-            *rank != control.rank() && other.as_slice() == machine.as_bytes()
-        });
-        let beside = beside.map(|(rank, _)| rank).collect();
+        let machine = format!("{}\n{}", host::name(), host::boot()).into_bytes();
+        let machines = control.gather("open", &machine)?;
+        let here = machines.iter().enumerate();
+        let here = here.filter(|(_, other)| **other == machine);
+        let mut beside: Vec<_> = here.map(|(rank, _)| rank).collect();
+        let before = beside.iter().filter(|rank| **rank < control.rank());
+        let local_rank = launch.local_rank.unwrap_or(before.count());
+        beside.retain(|rank| *rank != control.rank());
         let hosts = machines.iter().map(|machine| {
             let machine = String::from_utf8_lossy(machine);
             machine.lines().next().unwrap_or_default().to_owned()
@@ -156,10 +140,10 @@ impl GroupBuilder {
 }
 
 /// MPI knows the truth; variables may come from another launcher around it.
-fn check_agreement(launch: &Launch, control: &Control) -> Result<()> {
+fn check_agreement(launch: &Launch, control: Control) -> Result<Control> {
     let (rank, size) = (control.rank(), control.size());
     if launch.size == 1 || (launch.rank, launch.size) == (rank, size) {
-        return Ok(());
+        return Ok(control);
     }
     let hint = match size {
         1 => ": the program is linked with another MPI than the launcher's",

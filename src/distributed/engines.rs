@@ -6,7 +6,12 @@ use super::collectives::Collectives;
 #[cfg(feature = "cuda")]
 use super::collectives::Watch;
 use super::control::Control;
-use super::mpi::Mpi;
+#[cfg(not(feature = "mpi"))]
+use super::control::Deadline;
+#[cfg(not(feature = "mpi"))]
+use super::launch::Launch;
+#[cfg(feature = "mpi")]
+pub(super) use super::mpi::Mpi;
 #[cfg(feature = "cuda")]
 use super::nccl;
 use crate::error::{Result, invalid};
@@ -41,5 +46,38 @@ pub(super) fn open(
             "no engine can exchange tensors on {name} between {} ranks: {reason}",
             control.size()
         )),
+    }
+}
+
+/// No MPI: the feature `mpi` is off.
+#[cfg(not(feature = "mpi"))]
+#[derive(Debug)]
+pub(super) enum Mpi {}
+
+#[cfg(not(feature = "mpi"))]
+impl Mpi {
+    pub(super) fn start(_: &Launch, _: &mut Deadline) -> Result<Option<Arc<Self>>> {
+        Ok(None)
+    }
+
+    pub(super) fn control(&self, _: &Launch, _: &mut Deadline) -> Result<Control> {
+        match *self {}
+    }
+
+    pub(super) fn collectives(
+        self: &Arc<Self>,
+        _: &Device,
+        _: &Arc<Control>,
+    ) -> Arc<dyn Collectives> {
+        match **self {}
+    }
+
+    pub(super) fn abandon(&self) {
+        match *self {}
+    }
+
+    /// What makes MPI an engine.
+    pub(super) fn absent() -> &'static str {
+        "build with the feature `mpi` and start with `mpirun`"
     }
 }

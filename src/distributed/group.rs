@@ -10,8 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};
-use super::engines;
-use super::mpi::Mpi;
+use super::engines::{self, Mpi};
 use crate::error::{Error, GroupError, Result};
 
 const SHAPE: &str = "the tensor's shape or type";
@@ -186,18 +185,19 @@ impl Group {
         };
         let mut collected = Vec::new();
         for (rank, bytes) in self.0.control.gather(call, &own)?.iter().enumerate() {
-            let part: Part<T> = ciborium::from_reader(bytes.as_slice()).map_err(|error| {
+            let part: Result<Part<T>, _> = ciborium::from_reader(bytes.as_slice());
+            let part = part.unwrap_or_else(|error| {
                 let reason = match error {
                     de::Error::Semantic(_, reason) => reason,
                     error => error.to_string(),
                 };
-                let reason = format!("its results cannot be read: {reason}");
-                failed(rank, call, reason)
-            })?;
-            match part {
-                Ok(results) => collected.extend(results),
-                Err(reason) => return Err(failed(rank, call, reason)),
-            }
+                Err(format!("its results cannot be read: {reason}"))
+            });
+            collected.extend(part.map_err(|reason| GroupError::PeerFailed {
+                rank,
+                call: call.to_owned(),
+                reason,
+            })?);
         }
         Ok(collected)
     }
@@ -224,21 +224,18 @@ impl Group {
         if self.size() == 1 {
             return Ok(None);
         }
-        let key = match device.location() {
-            DeviceLocation::Cpu => "the CPU".to_owned(),
-            DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
-            DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
+        let (kind, key) = match device.location() {
+            DeviceLocation::Cpu => ("the CPU", "the CPU".to_owned()),
+            DeviceLocation::Cuda { gpu_id } => ("a CUDA device", format!("CUDA device {gpu_id}")),
+            DeviceLocation::Metal { gpu_id } => {
+                ("a Metal device", format!("Metal device {gpu_id}"))
+            }
         };
         let mut known = self.0.engines.lock();
         if let Some(engine) = known.get(&key) {
             return Ok(Some(Arc::clone(engine)));
         }
         // Ranks on different kinds of devices would each wait for another engine.
-        let kind = match device {
-            Device::Cpu => "the CPU",
-            Device::Cuda(_) => "a CUDA device",
-            Device::Metal(_) => "a Metal device",
-        };
         let what = "the kind of device";
         self.same("choose an engine", what, kind.to_owned(), Ok(()))?;
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
@@ -272,12 +269,7 @@ impl Group {
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
-        let Some(engine) = self.collectives(tensor.device())? else {
-            return Ok(tensor.copy()?);
-        };
-        let watch = self.watch("sum");
-        engine.exchange(&flat, Operation::AllReduce { factor: 1. }, &watch)?;
-        engine.finish(&watch)?;
+        self.exchange("sum", &flat, Operation::AllReduce { factor: 1. })?;
         let sum = flat
             .narrow(0, 0, tensor.elem_count())?
             .reshape(tensor.shape())?;
@@ -312,9 +304,14 @@ impl Group {
         let own = format!("{} from rank {from}", text(tensor));
         let what = "the tensor's shape or type, or the rank to copy from";
         self.same("broadcast", what, own, self.check_source(tensor, from))?;
-        if let Some(engine) = self.collectives(tensor.device())? {
-            let watch = self.watch("broadcast");
-            engine.exchange(tensor, Operation::Broadcast { from }, &watch)?;
+        self.exchange("broadcast", tensor, Operation::Broadcast { from })
+    }
+
+    /// Does this with the ranks' buffers, and waits for it.
+    fn exchange(&self, call: &'static str, buffer: &Tensor, operation: Operation) -> Result<()> {
+        if let Some(engine) = self.collectives(buffer.device())? {
+            let watch = self.watch(call);
+            engine.exchange(buffer, operation, &watch)?;
             engine.finish(&watch)?;
         }
         Ok(())
@@ -353,14 +350,4 @@ impl Group {
 
 fn text(tensor: &Tensor) -> String {
     format!("{:?} {:?}", tensor.dims(), tensor.dtype())
-}
-
-/// Another rank's error.
-pub(crate) fn failed(rank: usize, call: &str, reason: String) -> Error {
-    GroupError::PeerFailed {
-        rank,
-        call: call.to_owned(),
-        reason,
-    }
-    .into()
 }

@@ -1,8 +1,9 @@
 //! What the launcher says of this process.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use crate::error::{Result, invalid};
+use crate::error::{Invalid, Result, Subject, invalid};
 
 /// Which process of a job this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,79 +56,64 @@ impl Launch {
         if let (Some(a), Some(b)) = (&mpi, &torchrun)
             && (a.rank, a.size) != (b.rank, b.size)
         {
-            return Err(invalid!(
-                Group,
+            return wrong(format!(
                 "the launchers contradict each other: {}, but {}; start the program by one of them, or unset the other's variables",
-                a.text,
-                b.text
+                a.text, b.text
             ));
         }
-        let address = variables.address()?;
-        let secret = variables.text("HEADROOM_SECRET").unwrap_or_default();
+        let has_mpi = mpi.is_some() || (!is_by_torchrun && variables.is_set("PMIX_RANK"));
+        let mut address = variables.address()?;
+        let (ranks, job) = match torchrun.or(mpi) {
+            Some(ranks) => {
+                // An agent of torchrun listens at the port itself.
+                if let Some((_, port)) = &mut address
+                    && variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True")
+                {
+                    *port = port.checked_add(1).unwrap_or(*port - 1);
+                }
+                if address.is_none() {
+                    address = variables.slurm_address()?;
+                }
+                if address.is_none() && !has_mpi && ranks.size > 1 {
+                    return wrong(format!(
+                        "{}, but MASTER_ADDR and MASTER_PORT are not set: set them to a name or address of rank 0's machine and a free port there",
+                        ranks.text
+                    ));
+                }
+                (ranks, torchrun_job.unwrap_or_default())
+            }
+            None => match variables.ranks(SLURM)? {
+                Some(ranks) => {
+                    if address.is_none() {
+                        address = variables.slurm_address()?;
+                    }
+                    let step = ["SLURM_JOB_ID", "SLURM_STEP_ID"];
+                    let step = step.map(|name| variables.text(name).unwrap_or_default());
+                    (ranks, step.join("."))
+                }
+                None => (Ranks::ALONE, String::new()),
+            },
+        };
         let jobs = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"];
-        let mpi_job = jobs.iter().find_map(|name| variables.text(name));
         let sizes = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
         let mut sizes = sizes.iter().filter_map(|name| variables.text(name));
-        let local_size = sizes.find_map(|size| size.trim().parse().ok());
-        let has_mpi = mpi.is_some() || (!is_by_torchrun && variables.is_set("PMIX_RANK"));
-        let alone = Self {
-            rank: 0,
-            size: 1,
-            local_rank: Some(0),
-            address: address.clone(),
-            job: String::new(),
-            secret,
-            has_mpi,
-            mpi_job,
-            local_size,
-        };
-        let (ranks, job, address) = if let Some(ranks) = torchrun.or(mpi) {
-            // An agent of torchrun listens at the port itself.
-            let has_agent =
-                variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
-            let address = match address {
-                Some((host, port)) if has_agent => {
-                    Some((host, port.checked_add(1).unwrap_or(port - 1)))
-                }
-                None => slurm_address(variables)?,
-                address => address,
-            };
-            if address.is_none() && !has_mpi && ranks.size > 1 {
-                return Err(invalid!(
-                    Group,
-                    "{}, but MASTER_ADDR and MASTER_PORT are not set: set them to a name or address of rank 0's machine and a free port there",
-                    ranks.text
-                ));
-            }
-            (ranks, torchrun_job.unwrap_or_default(), address)
-        } else if let Some(ranks) = variables.ranks(SLURM)? {
-            let address = match address {
-                Some(address) => Some(address),
-                None => slurm_address(variables)?,
-            };
-            let step = ["SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| variables.text(name));
-            (
-                ranks,
-                step.map(Option::unwrap_or_default).join("."),
-                address,
-            )
-        } else {
-            return Ok(alone);
-        };
         Ok(Self {
             rank: ranks.rank,
             size: ranks.size,
             local_rank: ranks.local_rank,
             address,
             job,
-            ..alone
+            secret: variables.text("HEADROOM_SECRET").unwrap_or_default(),
+            has_mpi,
+            mpi_job: jobs.iter().find_map(|name| variables.text(name)),
+            local_size: sizes.find_map(|size| size.trim().parse().ok()),
         })
     }
 }
 
 /// Environment variables, as they were when the group was opened.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Variables(BTreeMap<String, String>);
+#[derive(Debug, Clone)]
+pub(super) struct Variables(pub(super) BTreeMap<String, String>);
 
 /// A rank, as one launcher states it.
 #[derive(Debug)]
@@ -139,6 +125,16 @@ struct Ranks {
     text: String,
 }
 
+impl Ranks {
+    /// No launcher started the process.
+    const ALONE: Self = Self {
+        rank: 0,
+        size: 1,
+        local_rank: Some(0),
+        text: String::new(),
+    };
+}
+
 impl Variables {
     /// Those of the process. What is not Unicode cannot be a launcher's.
     pub(super) fn of_process() -> Self {
@@ -146,7 +142,7 @@ impl Variables {
         let pairs = pairs.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        pairs.collect()
+        Self(pairs.collect())
     }
 
     /// An empty variable counts as unset.
@@ -159,13 +155,11 @@ impl Variables {
     }
 
     fn number(&self, name: &str) -> Result<Option<usize>> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        let number = text.trim().parse();
-        let number =
-            number.map_err(|_| invalid!(Group, "{name}={text} is no whole number from 0"))?;
-        Ok(Some(number))
+        let number = self.text(name).map(|text| {
+            let number = text.trim().parse();
+            number.map_err(|_| invalid!(Group, "{name}={text} is no whole number from 0"))
+        });
+        number.transpose()
     }
 
     /// Reads a launcher's rank, number of ranks, and rank on this machine. `None` if neither of the first two is set.
@@ -174,40 +168,27 @@ impl Variables {
         let (rank, size) = match (self.number(rank_name)?, self.number(size_name)?) {
             (None, None) => return Ok(None),
             (Some(rank), Some(size)) => (rank, size),
-            // So has the script of a job, for which it is 0.
-            (Some(_), None) if rank_name.starts_with("SLURM") => return Ok(None),
+            // The script of a job has number 0 of no step, and a shell may set a number of tasks for a whole job.
+            _ if rank_name.starts_with("SLURM") => return Ok(None),
             (Some(rank), None) => {
-                return Err(invalid!(
-                    Group,
-                    "{rank_name}={rank} is set without {size_name}, the number of ranks"
-                ));
+                return without(rank_name, rank, size_name, "the number of ranks");
             }
-            // Set for a whole job, such as by a shell, where no launcher has started this process.
-            (None, Some(_)) if size_name.starts_with("SLURM") => return Ok(None),
             (None, Some(size)) => {
-                return Err(invalid!(
-                    Group,
-                    "{size_name}={size} is set without {rank_name}, the number of this process"
-                ));
+                return without(size_name, size, rank_name, "the number of this process");
             }
         };
         let text = format!("{rank_name}={rank}, {size_name}={size}");
         if size > MOST_RANKS {
-            return Err(invalid!(
-                Group,
-                "{text}: a job has at most {MOST_RANKS} ranks"
-            ));
+            return wrong(format!("{text}: a job has at most {MOST_RANKS} ranks"));
         }
         if rank >= size {
-            return Err(invalid!(
-                Group,
+            return wrong(format!(
                 "{text}: ranks are counted from 0, so the rank has to be less than the number of ranks"
             ));
         }
         let local_rank = self.number(local_name)?;
         if let Some(local) = local_rank.filter(|local| *local >= size) {
-            return Err(invalid!(
-                Group,
+            return wrong(format!(
                 "{text}, {local_name}={local}: a machine cannot have more ranks than the job"
             ));
         }
@@ -226,61 +207,61 @@ impl Variables {
             (None, None) => Ok(None),
             (Some(host), Some(port)) => match u16::try_from(port) {
                 Ok(port) if port > 0 => Ok(Some((host, port))),
-                _ => Err(invalid!(
-                    Group,
+                _ => wrong(format!(
                     "MASTER_PORT={port} is no port: choose one from 1024 to 65535"
                 )),
             },
-            (Some(host), None) => Err(invalid!(
-                Group,
-                "MASTER_ADDR={host} is set without MASTER_PORT, a free port on that machine"
-            )),
+            (Some(host), None) => {
+                let what = "a free port on that machine";
+                without("MASTER_ADDR", host, "MASTER_PORT", what)
+            }
             // Some shells set a port for all jobs; Slurm's jobs have an address of their own.
             (None, Some(_)) if self.is_set("SLURM_STEP_NUM_TASKS") => Ok(None),
-            (None, Some(port)) => Err(invalid!(
-                Group,
-                "MASTER_PORT={port} is set without MASTER_ADDR, a name or address of rank 0's machine"
-            )),
+            (None, Some(port)) => {
+                let what = "a name or address of rank 0's machine";
+                without("MASTER_PORT", port, "MASTER_ADDR", what)
+            }
         }
     }
-}
 
-impl FromIterator<(String, String)> for Variables {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().collect())
+    /// Where rank 0 of a Slurm step listens: on the first machine of the step, at a port that follows from the numbers of job and step.
+    fn slurm_address(&self) -> Result<Option<(String, u16)>> {
+        let names = [
+            "SLURM_STEP_NODELIST",
+            "SLURM_JOB_NODELIST",
+            "SLURM_NODELIST",
+        ];
+        let list = |name| Some((name, self.text(name)?));
+        let Some((name, list)) = names.into_iter().find_map(list) else {
+            return Ok(None);
+        };
+        let Some(host) = first_host(&list) else {
+            return wrong(format!(
+                "{name}={list} is not understood: set MASTER_ADDR and MASTER_PORT to a name or address of rank 0's machine and a free port there"
+            ));
+        };
+        let number = |name| {
+            let text = self.text(name).unwrap_or_default();
+            text.parse::<u64>().unwrap_or_default()
+        };
+        let (job, step) = (number("SLURM_JOB_ID"), number("SLURM_STEP_ID"));
+        let count = PORTS.end - PORTS.start;
+        let port = PORTS.start + (job % count * 31 + step % count) % count;
+        Ok(u16::try_from(port).ok().map(|port| (host, port)))
     }
 }
 
 /// Ports for jobs that name none, below those that Linux gives to outgoing connections.
 const PORTS: std::ops::Range<u64> = 20_000..30_000;
 
-/// Where rank 0 of a Slurm step listens: on the first machine of the step, at a port that follows from the numbers of job and step.
-fn slurm_address(variables: &Variables) -> Result<Option<(String, u16)>> {
-    let names = [
-        "SLURM_STEP_NODELIST",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-    ];
-    let Some((name, list)) = names
-        .iter()
-        .find_map(|name| Some((name, variables.text(name)?)))
-    else {
-        return Ok(None);
-    };
-    let host = first_host(&list).ok_or_else(|| {
-        invalid!(
-            Group,
-            "{name}={list} is not understood: set MASTER_ADDR and MASTER_PORT to a name or address of rank 0's machine and a free port there"
-        )
-    })?;
-    let number = |name| {
-        let text = variables.text(name).unwrap_or_default();
-        text.parse::<u64>().unwrap_or_default()
-    };
-    let (job, step) = (number("SLURM_JOB_ID"), number("SLURM_STEP_ID"));
-    let count = PORTS.end - PORTS.start;
-    let port = PORTS.start + (job % count * 31 + step % count) % count;
-    Ok(u16::try_from(port).ok().map(|port| (host, port)))
+/// What launchers have set cannot be used.
+fn wrong<T>(problem: String) -> Result<T> {
+    Err(Invalid::new(Subject::Group, problem).into())
+}
+
+/// A variable is set without another one.
+fn without<T>(name: &str, value: impl Display, other: &str, what: &str) -> Result<T> {
+    wrong(format!("{name}={value} is set without {other}, {what}"))
 }
 
 /// The first name of a list such as `gpu[003-005,9]-ib,login`.
@@ -316,33 +297,24 @@ mod tests {
     use super::*;
 
     /// All that are read.
-    const NAMES: [&str; 25] = [
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "HEADROOM_SECRET",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "PMI_RANK",
-        "PMI_SIZE",
-        "PMIX_RANK",
-        "PMIX_NAMESPACE",
-        "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS",
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_LOCALID",
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_NODELIST",
-    ];
+    fn names() -> Vec<&'static str> {
+        let others = [
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_USE_AGENT_STORE",
+            "HEADROOM_SECRET",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "PMIX_RANK",
+            "PMIX_NAMESPACE",
+            "MPI_LOCALNRANKS",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_NODELIST",
+        ];
+        [&OPEN_MPI[..], &PMI, &TORCHRUN, &SLURM, &others].concat()
+    }
 
     /// Mostly what fits somewhere.
     fn value() -> impl Strategy<Value = String> {
@@ -360,9 +332,9 @@ mod tests {
     proptest! {
         /// Whatever other programs set is a launch in order, or an error.
         #[test]
-        fn any_variables(values in prop::collection::vec(value(), NAMES.len())) {
-            let pairs = NAMES.into_iter().map(str::to_owned).zip(values);
-            match Launch::read(&pairs.collect()) {
+        fn any_variables(values in prop::collection::vec(value(), names().len())) {
+            let pairs = names().into_iter().map(str::to_owned).zip(values);
+            match Launch::read(&Variables(pairs.collect())) {
                 Ok(launch) => {
                     prop_assert!(launch.rank < launch.size && launch.size <= MOST_RANKS);
                     let address = launch.address;

@@ -45,12 +45,8 @@ mod mpi;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "calls NCCL")]
 mod nccl;
-#[cfg(not(feature = "mpi"))]
-mod no_mpi;
 
 pub use builder::GroupBuilder;
 pub use collectives::{Collectives, Operation, Watch};
 pub(crate) use control::Working;
 pub use group::Group;
-#[cfg(not(feature = "mpi"))]
-use no_mpi as mpi;

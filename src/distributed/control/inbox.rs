@@ -31,28 +31,28 @@ struct State {
     heard: BTreeMap<usize, Duration>,
 }
 
-/// What a wait has found.
-pub(super) enum Found {
-    Frame(Frame),
-    /// The group has ended.
-    Ended(Refusal),
-    /// The rank has left.
-    Left,
-    TimedOut,
+impl State {
+    /// Ends the group for this reason, and returns it, unless the group has ended before.
+    fn end(&mut self, refusal: Refusal) -> Option<Refusal> {
+        if self.ended.is_some() {
+            return None;
+        }
+        self.ended = Some(refusal.clone());
+        Some(refusal)
+    }
 }
 
 impl Inbox {
     /// For waits of about this long.
     pub(super) fn new(timeout: Duration) -> Self {
-        let state = State {
-            frames: BTreeMap::new(),
-            left: Vec::new(),
-            ended: None,
-            clock: Clock::new(timeout),
-            heard: BTreeMap::new(),
-        };
         Self {
-            state: Mutex::new(state),
+            state: Mutex::new(State {
+                frames: BTreeMap::new(),
+                left: Vec::new(),
+                ended: None,
+                clock: Clock::new(timeout),
+                heard: BTreeMap::new(),
+            }),
             changed: Condvar::new(),
         }
     }
@@ -77,21 +77,15 @@ impl Inbox {
             Frame::Leave => state.left.push(rank),
             // That they came is all that they say.
             Frame::Pong | Frame::Working => {}
-            Frame::Refusal(refusal @ Refusal::Lost { .. }) if state.ended.is_none() => {
-                state.ended = Some(refusal.clone());
-                return Some(refusal);
-            }
-            Frame::Refusal(Refusal::Lost { .. }) => {}
+            Frame::Refusal(refusal @ Refusal::Lost { .. }) => return state.end(refusal),
             frame => {
                 let queue = state.frames.entry(rank).or_default();
-                if queue.len() < MOST {
-                    queue.push_back(frame);
-                } else if state.ended.is_none() {
-                    let reason = "it sends more than it was asked for".to_owned();
+                if queue.len() >= MOST {
                     let ranks = vec![rank];
-                    state.ended = Some(Refusal::Lost { ranks, reason });
-                    return state.ended.clone();
+                    let reason = "it sends more than it was asked for".to_owned();
+                    return state.end(Refusal::Lost { ranks, reason });
                 }
+                queue.push_back(frame);
             }
         }
         None
@@ -100,14 +94,12 @@ impl Inbox {
     /// A connection has ended. Returns why the group has ended now, unless it had before or the rank has left.
     pub(super) fn closed(&self, rank: usize, reason: String) -> Option<Refusal> {
         let mut state = self.state.lock();
-        if state.left.contains(&rank) || state.ended.is_some() {
+        if state.left.contains(&rank) {
             return None;
         }
-        let ranks = vec![rank];
-        let refusal = Refusal::Lost { ranks, reason };
-        state.ended = Some(refusal.clone());
         self.changed.notify_all();
-        Some(refusal)
+        let ranks = vec![rank];
+        state.end(Refusal::Lost { ranks, reason })
     }
 
     /// Ends the group for this reason, unless it has ended before. Returns the first reason.
@@ -143,27 +135,27 @@ impl Inbox {
         }
     }
 
-    /// Waits for the next frame of this rank, for at most `limit` from `since` on, or since bytes of this rank came last.
-    pub(super) fn take(&self, rank: usize, since: Duration, limit: Duration) -> Found {
+    /// Waits for the next frame of this rank, for at most `limit` from `since` on, or since bytes of this rank came last. Returns `None` if
+    /// none came in time. The error is why the group has ended, or `None` if the rank has left.
+    pub(super) fn take(
+        &self,
+        rank: usize,
+        since: Duration,
+        limit: Duration,
+    ) -> Result<Option<Frame>, Option<Refusal>> {
         let mut state = self.state.lock();
         loop {
             // A frame that arrived counts even if its sender, or another rank, is lost now.
             let queue = state.frames.get_mut(&rank);
             if let Some(frame) = queue.and_then(VecDeque::pop_front) {
-                return Found::Frame(frame);
+                return Ok(Some(frame));
             }
-            if let Some(refusal) = &state.ended {
-                return Found::Ended(refusal.clone());
+            if state.ended.is_some() || state.left.contains(&rank) {
+                return Err(state.ended.clone());
             }
-            if state.left.contains(&rank) {
-                return Found::Left;
-            }
-            let heard = state
-                .heard
-                .get(&rank)
-                .map_or(since, |heard| since.max(*heard));
-            let Some(left) = (heard + limit).checked_sub(state.clock.now()) else {
-                return Found::TimedOut;
+            let heard = state.heard.get(&rank).copied().unwrap_or_default();
+            let Some(left) = (since.max(heard) + limit).checked_sub(state.clock.now()) else {
+                return Ok(None);
             };
             let pause = state.clock.pause.min(left);
             self.changed.wait_for(&mut state, pause);

@@ -20,14 +20,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Of a group of `size` ranks. A write waits for a rank that does not read for at most `timeout`. `ended` is called where the group ends by
-    /// what this connection brings, or by its end before the rank has left.
+    /// Of a group of `size` ranks. A write waits for a rank that does not read for at most `timeout`. Where the group ends by what this
+    /// connection brings, or by its end before the rank has left, the other `links` are told.
     pub(super) fn start(
         (rank, size): (usize, usize),
         stream: TcpStream,
         timeout: Duration,
         inbox: &Arc<Inbox>,
-        ended: impl Fn(&Refusal) + Send + 'static,
+        links: &Arc<RwLock<Vec<Self>>>,
     ) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -49,13 +49,19 @@ impl Link {
         let answers = Arc::clone(&stream);
         // Rank 0 answers, and nobody answers rank 0.
         let parts = if rank == 0 { size } else { 0 };
+        let links = Arc::clone(links);
+        let ended = move |refusal: Refusal| {
+            let links = links.read();
+            let others = links.iter().filter(|link| link.rank != rank);
+            tell(others, &Frame::Refusal(refusal));
+        };
         let thread = thread::Builder::new().name(format!("headroom-rank-{rank}"));
         thread.spawn(move || {
             let error = loop {
                 match Frame::read(&mut reader, parts) {
                     // If it cannot be sent, the connection has ended, which the next read tells.
                     Ok(Frame::Ping) => drop(Frame::Pong.write(&mut *answers.lock())),
-                    Ok(frame) => inbox.put(rank, frame).iter().for_each(&ended),
+                    Ok(frame) => inbox.put(rank, frame).into_iter().for_each(&ended),
                     Err(error) => break error,
                 }
             };
@@ -65,7 +71,7 @@ impl Link {
                 }
                 _ => format!("its connection failed: {error}"),
             };
-            inbox.closed(rank, reason).iter().for_each(&ended);
+            inbox.closed(rank, reason).into_iter().for_each(&ended);
         })?;
         Ok(Self { rank, stream })
     }

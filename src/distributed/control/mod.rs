@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::{Error, GroupError, Result, invalid};
 use frame::{Frame, MOST, Refusal};
 pub(crate) use inbox::Deadline;
-use inbox::{Found, Inbox};
+use inbox::Inbox;
 pub(crate) use link::Working;
 use link::{Life, Link, tell};
 pub(crate) use rendezvous::Meeting;
@@ -255,15 +255,11 @@ impl Control {
         since: Duration,
         limit: Duration,
     ) -> Result<Option<Frame>, Refusal> {
-        match self.inbox.take(rank, since, limit) {
-            Found::Frame(frame) => Ok(Some(frame)),
-            Found::Ended(refusal) => Err(refusal),
-            Found::Left => {
-                let reason = "it has left the group: its program ended or dropped the group";
-                Err(self.end_without(vec![rank], reason))
-            }
-            Found::TimedOut => Ok(None),
-        }
+        let taken = self.inbox.take(rank, since, limit);
+        taken.map_err(|ended| {
+            let reason = "it has left the group: its program ended or dropped the group";
+            ended.unwrap_or_else(|| self.end_without(vec![rank], reason))
+        })
     }
 
     /// Sends a frame to all connected ranks.
@@ -306,19 +302,12 @@ impl Control {
             self.tell(&Frame::Refusal(refusal.clone()));
             return Err(refusal);
         }
-        if !is_for_all {
-            let nothing = Vec::new();
-            self.tell(&Frame::Answer {
-                number,
-                all: nothing,
-            });
-            return Ok(all);
-        }
+        let own = (!is_for_all).then(|| std::mem::take(&mut all));
         let answer = Frame::Answer { number, all };
         self.tell(&answer);
-        match answer {
-            Frame::Answer { all, .. } => Ok(all),
-            _ => Ok(Vec::new()),
+        match (own, answer) {
+            (None, Frame::Answer { all, .. }) => Ok(all),
+            (own, _) => Ok(own.unwrap_or_default()),
         }
     }
 

@@ -1,34 +1,21 @@
 use std::io;
+use std::io::ErrorKind::{InvalidData, TimedOut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use super::frame::{Frame, Refusal};
+use super::frame::Frame;
 use super::inbox::Deadline;
-use super::link::{GUESTS, Guest, Link, is_pending, send, tell};
+use super::link::{GUESTS, Guest, Link, is_pending, send};
 use crate::error::{Error, GroupError, Result, invalid};
 
 /// The time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time between two looks at connections that have said nothing yet.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// What a rank says of itself when it joins.
-#[derive(Debug, Serialize, Deserialize)]
-struct Hello {
-    rank: usize,
-    size: usize,
-    /// The same for all ranks of a job.
-    job: String,
-    /// That of the job: whoever does not know it is no rank.
-    secret: String,
-    /// This crate's version: other versions may send other things.
-    version: String,
-}
 
 /// What rank 0 answers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,19 +25,30 @@ enum Reply {
     Missing { ranks: Vec<usize>, waited: Duration },
 }
 
-/// Where the ranks of a job meet.
-#[derive(Debug, Clone)]
+/// A rank of a job that meets the others, and what it says of itself when it joins.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Meeting {
-    /// Of this rank and the whole group.
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
+    rank: usize,
+    size: usize,
     /// Tells the ranks of this job from those of another that meet at the same place.
-    pub(crate) job: String,
-    /// What only the ranks of this job know.
-    pub(crate) secret: String,
+    job: String,
+    /// What only the ranks of this job know: whoever does not is no rank.
+    secret: String,
+    /// This crate's version: other versions may send other things.
+    version: String,
 }
 
 impl Meeting {
+    pub(crate) fn new(rank: usize, size: usize, job: &str, secret: &str) -> Self {
+        Self {
+            rank,
+            size,
+            job: job.to_owned(),
+            secret: secret.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
     /// Meets at `host:port`, where rank 0 listens.
     pub(crate) fn at(&self, host: &str, port: u16, deadline: &mut Deadline) -> Result<Control> {
         if self.size == 1 {
@@ -64,20 +62,20 @@ impl Meeting {
 
     /// Listens on all interfaces, or on the loopback interface alone if that is where the others look.
     fn listen(&self, host: &str, port: u16) -> Result<TcpListener> {
-        let unreachable = |e: io::Error| self.unreachable(format!("{host}:{port}"), &e);
-        let found = (host, port).to_socket_addrs().map_err(unreachable)?;
-        let addresses: Vec<_> = found.collect();
-        let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
-        let any = match addresses.first() {
-            Some(first) if is_loopback => first.ip(),
-            Some(first) if first.is_ipv6() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        let listen = || {
+            let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+            let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
+            let any = match addresses.first() {
+                Some(first) if is_loopback => first.ip(),
+                Some(first) if first.is_ipv6() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            };
+            TcpListener::bind(SocketAddr::new(any, port)).map_err(|e| {
+                let hint = "another program, or another job's rank 0, may use the port: choose another MASTER_PORT";
+                io::Error::other(format!("it cannot listen there: {e}; {hint}"))
+            })
         };
-        TcpListener::bind(SocketAddr::new(any, port)).map_err(|e| {
-            let hint = "another program, or another job's rank 0, may use the port: choose another MASTER_PORT";
-            let e = io::Error::new(e.kind(), format!("it cannot listen there: {e}; {hint}"));
-            self.unreachable(format!("{host}:{port}"), &e)
-        })
+        listen().map_err(|e| self.unreachable(format!("{host}:{port}"), &e))
     }
 
     /// As rank 0: waits for all others. Strangers, whatever they send or do not send, keep nobody waiting.
@@ -92,7 +90,7 @@ impl Meeting {
         let mut guests = Vec::new();
         while !are_here(&mut joined) {
             if deadline.left(Duration::ZERO).is_none() {
-                return Err(self.missing(joined, deadline.timeout()));
+                return Err(self.give_up(&joined, deadline.timeout()));
             }
             // An error here is that of a connection that was reset before it was accepted.
             while guests.len() < GUESTS
@@ -101,7 +99,7 @@ impl Meeting {
                 guests.extend(Guest::new(stream).ok());
             }
             guests = (guests.into_iter())
-                .filter_map(|mut guest: Guest| match guest.message::<Hello>() {
+                .filter_map(|mut guest: Guest| match guest.message::<Self>() {
                     Ok(Some(hello)) => {
                         self.greet(hello, guest.stream, &mut joined);
                         None
@@ -112,45 +110,44 @@ impl Meeting {
                 .collect();
             thread::sleep(LOOK);
         }
-        let timeout = deadline.timeout();
-        let mut control = Control::new(0, self.size, timeout);
-        let mut links = Vec::new();
-        for (rank, stream) in (1..).zip(joined.into_iter().flatten()) {
-            send(&stream, &Reply::Welcome).map_err(|error| GroupError::PeerLost {
-                ranks: vec![rank],
+        let joined: Vec<_> = (1..).zip(joined.into_iter().flatten()).collect();
+        for (rank, stream) in &joined {
+            send(stream, &Reply::Welcome).map_err(|error| GroupError::PeerLost {
+                ranks: vec![*rank],
                 call: "open".to_owned(),
                 reason: error.to_string(),
             })?;
-            let others = Arc::clone(&control.links);
-            let ended = move |refusal: &Refusal| {
-                let others = others.read();
-                let others = others.iter().filter(|link| link.rank != rank);
-                tell(others, &Frame::Refusal(refusal.clone()));
-            };
-            let inbox = &control.inbox;
-            let link = Link::start((rank, self.size), stream, timeout, inbox, ended);
-            links.push(link.map_err(unreachable)?);
         }
-        *control.links.write() = links;
+        self.connect(joined, deadline.timeout())
+            .map_err(unreachable)
+    }
+
+    /// Begins to read what these ranks send, and to give them signs of life.
+    fn connect(&self, streams: Vec<(usize, TcpStream)>, timeout: Duration) -> io::Result<Control> {
+        let mut control = Control::new(self.rank, self.size, timeout);
+        let (inbox, links) = (&control.inbox, &control.links);
+        let started = streams
+            .into_iter()
+            .map(|(rank, stream)| Link::start((rank, self.size), stream, timeout, inbox, links));
+        *links.write() = started.collect::<io::Result<_>>()?;
         // One that was lost meanwhile could not be passed on.
-        if let Some(refusal) = control.inbox.ended() {
+        if let Some(refusal) = inbox.ended() {
             control.tell(&Frame::Refusal(refusal));
         }
-        (control.life.start(&control.links, timeout)).map_err(unreachable)?;
+        control.life.start(&control.links, timeout)?;
         Ok(control)
     }
 
     /// Lets a rank in, or says why not. Whoever does not know the secret learns nothing of the job.
-    fn greet(&self, hello: Hello, stream: TcpStream, joined: &mut [Option<TcpStream>]) {
-        let version = env!("CARGO_PKG_VERSION");
+    fn greet(&self, hello: Self, stream: TcpStream, joined: &mut [Option<TcpStream>]) {
         let place = hello.rank.checked_sub(1).and_then(|at| joined.get_mut(at));
         let refused = match place {
             _ if (&hello.job, &hello.secret) != (&self.job, &self.secret) => {
                 "another job meets at this address and port, or HEADROOM_SECRET differs".to_owned()
             }
-            _ if hello.version != version => format!(
-                "it runs candle-headroom {}, rank 0 runs {version}: start the same program on all ranks",
-                hello.version
+            _ if hello.version != self.version => format!(
+                "it runs candle-headroom {}, rank 0 runs {}: start the same program on all ranks",
+                hello.version, self.version
             ),
             _ if hello.size != self.size => format!(
                 "it was started as one of {} ranks, rank 0 as one of {}",
@@ -170,13 +167,17 @@ impl Meeting {
     }
 
     /// Tells those who joined who is missing.
-    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> Error {
-        let absent = (1..).zip(&joined).filter(|(_, stream)| stream.is_none());
+    fn give_up(&self, joined: &[Option<TcpStream>], waited: Duration) -> Error {
+        let absent = (1..).zip(joined).filter(|(_, stream)| stream.is_none());
         let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
         for stream in joined.iter().flatten() {
             let ranks = ranks.clone();
             let _ = send(stream, &Reply::Missing { ranks, waited });
         }
+        self.missing(ranks, waited)
+    }
+
+    fn missing(&self, ranks: Vec<usize>, waited: Duration) -> Error {
         let size = self.size;
         GroupError::Missing {
             ranks,
@@ -213,41 +214,23 @@ impl Meeting {
                     return Err(failed(&io::Error::other(format!("refused: {reason}"))));
                 }
                 Some(Ok((_, Reply::Missing { ranks, waited }))) => {
-                    let size = self.size;
-                    return Err(GroupError::Missing {
-                        ranks,
-                        size,
-                        waited,
-                    }
-                    .into());
+                    return Err(self.missing(ranks, waited));
                 }
-                Some(Err(error)) => match error.kind() {
-                    io::ErrorKind::TimedOut | io::ErrorKind::InvalidData => {
-                        return Err(failed(&error));
-                    }
-                    _ => last = error,
-                },
+                Some(Err(error)) if matches!(error.kind(), TimedOut | InvalidData) => {
+                    return Err(failed(&error));
+                }
+                Some(Err(error)) => last = error,
                 None => {}
             }
             thread::sleep(PAUSE);
         };
-        let mut control = Control::new(self.rank, self.size, timeout);
-        let link = Link::start((0, self.size), stream, timeout, &control.inbox, |_| {});
-        control.links.write().push(link.map_err(|e| failed(&e))?);
-        (control.life.start(&control.links, timeout)).map_err(|e| failed(&e))?;
-        Ok(control)
+        self.connect(vec![(0, stream)], timeout)
+            .map_err(|e| failed(&e))
     }
 
     /// Says who this rank is, and waits for the answer, which comes when all have joined.
     fn ask(&self, stream: TcpStream, deadline: &mut Deadline) -> io::Result<(TcpStream, Reply)> {
-        let hello = Hello {
-            rank: self.rank,
-            size: self.size,
-            job: self.job.clone(),
-            secret: self.secret.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
-        send(&stream, &hello)?;
+        send(&stream, self)?;
         let mut guest = Guest::new(stream)?;
         // Rank 0, which knows who is missing, says so first.
         while deadline.left(super::GRACE).is_some() {
@@ -258,7 +241,7 @@ impl Meeting {
         }
         let timeout = deadline.timeout();
         let text = format!("it was reached, and said nothing within {timeout:?}");
-        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        Err(io::Error::new(TimedOut, text))
     }
 
     fn unreachable(&self, address: String, error: &io::Error) -> Error {
@@ -335,7 +318,7 @@ mod tests {
         /// Whatever a stranger sends, only who knows job and secret becomes a rank, and only one that is missing.
         #[test]
         fn any_stranger(hello in hello(), noise in prop::option::weighted(0.3, prop::collection::vec(any::<u8>(), 0..40))) {
-            let meeting = Meeting { rank: 0, size: 3, job: "mine".to_owned(), secret: "mine".to_owned() };
+            let meeting = Meeting::new(0, 3, "mine", "mine");
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             match &noise {
@@ -345,7 +328,7 @@ mod tests {
             stranger.shutdown(std::net::Shutdown::Write).unwrap();
             let mut guest = Guest::new(listener.accept().unwrap().0).unwrap();
             let message = loop {
-                match guest.message::<Hello>() {
+                match guest.message::<Meeting>() {
                     Ok(None) => thread::yield_now(),
                     Ok(Some(message)) => break Some(message),
                     Err(_) => break None,

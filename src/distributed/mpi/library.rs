@@ -1,16 +1,17 @@
 use std::ffi::{c_int, c_void};
-use std::mem;
+#[cfg(target_os = "linux")]
+use std::os::unix::net::UnixListener as Presence;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fs, mem};
 
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::ffi;
 use parking_lot::Mutex;
 
-use super::presence::{Presence, missing};
 use crate::distributed::control::Deadline;
 use crate::distributed::launch::Launch;
 use crate::error::{Error, GroupError, Result};
@@ -27,46 +28,31 @@ static TURN: Mutex<()> = Mutex::new(());
 static WAS_INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 /// MPI, initialized, with a communicator of our own.
-pub(super) struct Library {
+#[derive(Debug)]
+pub(in crate::distributed) struct Mpi {
     pub(super) version: String,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) communicator: ffi::MPI_Comm,
     /// A request was left behind, or a rank is lost: MPI must not be called again.
     is_lost: AtomicBool,
-    launch: Launch,
-    _presence: Presence,
-    /// `None` after its end.
-    thread: Option<Host>,
-}
-
-/// The thread that has initialized MPI, since the same one has to finalize it.
-struct Host {
+    _presence: Option<Presence>,
     /// Asks for the end of MPI. Without that, MPI is left as it is.
     end: Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl std::fmt::Debug for Library {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = f.debug_struct("Mpi");
-        debug
-            .field("version", &self.version)
-            .field("rank", &self.rank);
-        debug.field("size", &self.size).finish_non_exhaustive()
-    }
+    /// The one that has initialized MPI, since the same one has to finalize it. `None` after its end.
+    thread: Option<JoinHandle<()>>,
 }
 
 // SAFETY: MPI's handles are numbers or addresses that are valid in the whole process. MPI was initialized for calls from several threads, one at a
-// time, and all that this crate makes while a `Library` lives are made under `TURN`; the program has to serialize its own with them.
-unsafe impl Send for Library {}
+// time, and all that this crate makes while an `Mpi` lives are made under `TURN`; the program has to serialize its own with them.
+unsafe impl Send for Mpi {}
 // SAFETY: as above.
-unsafe impl Sync for Library {}
+unsafe impl Sync for Mpi {}
 
-impl Library {
+impl Mpi {
     /// Initializes MPI in a thread, which is left behind if `MPI_Init` does not return in time.
-    pub(super) fn start(launch: &Launch, deadline: &mut Deadline) -> Result<Self> {
-        let presence = Presence::show(launch);
+    pub(super) fn initialize(launch: &Launch, deadline: &mut Deadline) -> Result<Self> {
+        let presence = show(launch);
         let (send, begun) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let thread = thread::Builder::new().name("headroom-mpi".to_owned());
@@ -117,9 +103,9 @@ impl Library {
             size: positive(size).max(1),
             communicator,
             is_lost: AtomicBool::new(false),
-            launch: launch.clone(),
             _presence: presence,
-            thread: Some(Host { end, thread }),
+            end,
+            thread: Some(thread),
         })
     }
 
@@ -135,11 +121,8 @@ impl Library {
     ) -> Result<()> {
         let _turn = TURN.lock();
         if self.is_lost.load(Ordering::Relaxed) {
-            return Err(engine_error(
-                &self.version,
-                operation,
-                "an earlier call did not end".to_owned(),
-            ));
+            let reason = "an earlier call did not end".to_owned();
+            return Err(engine_error(&self.version, operation, reason));
         }
         let start = |request: &mut _| start(self.communicator, request);
         let done = finish(&self.version, operation, look, start);
@@ -150,7 +133,12 @@ impl Library {
     }
 
     /// Gives all ranks the bytes of each, of which all have equally many.
-    pub(super) fn all_gather(&self, bytes: &[u8], deadline: &mut Deadline) -> Result<Vec<u8>> {
+    pub(super) fn all_gather(
+        &self,
+        bytes: &[u8],
+        launch: &Launch,
+        deadline: &mut Deadline,
+    ) -> Result<Vec<u8>> {
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
             .map_err(|e| engine_error(&self.version, operation, e.to_string()))?;
@@ -159,7 +147,7 @@ impl Library {
         let (from, to): (*const c_void, *mut c_void) =
             (bytes.as_ptr().cast(), all.as_mut_ptr().cast());
         // There are no other connections yet to notice that a rank is missing.
-        let look = || in_time(&self.launch, deadline);
+        let look = || in_time(launch, deadline);
         // SAFETY: each rank sends `length` bytes, and `all` has room for those of all ranks. Both stay until the request is done, and are forgotten
         // where it is not.
         let done = unsafe {
@@ -177,20 +165,20 @@ impl Library {
         }
     }
 
-    /// Never finalizes MPI.
-    pub(super) fn abandon(&self) {
+    /// Leaves MPI as it is when the process ends, because a rank is lost, and MPI's own end waits for all ranks.
+    pub(in crate::distributed) fn abandon(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Library {
+impl Drop for Mpi {
     fn drop(&mut self) {
         // Finalizing waits for all ranks, of which one may be dead.
         if *self.is_lost.get_mut() || thread::panicking() {
             return;
         }
-        if let Some(Host { end, thread }) = self.thread.take()
-            && end.send(()).is_ok()
+        if let Some(thread) = self.thread.take()
+            && self.end.send(()).is_ok()
         {
             let _ = thread.join();
         }
@@ -281,6 +269,58 @@ fn in_time(launch: &Launch, deadline: &mut Deadline) -> Result<()> {
     }
 }
 
+/// The name of the socket by which a rank shows that it has come, if the launcher says which job it belongs to.
+fn socket(launch: &Launch, rank: usize) -> Option<String> {
+    let job = launch.mpi_job.as_ref()?;
+    Some(format!("candle-headroom/{job}/{rank}"))
+}
+
+/// Shows the other ranks of this machine that this one has come to `MPI_Init`, where ranks cannot ask each other anything.
+///
+/// It is a socket with a name, at which nobody connects: the system removes it with the process, however that ends.
+#[cfg(target_os = "linux")]
+fn show(launch: &Launch) -> Option<Presence> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr;
+
+    let address = SocketAddr::from_abstract_name(socket(launch, launch.rank)?).ok()?;
+    Presence::bind_addr(&address).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+type Presence = ();
+
+#[cfg(not(target_os = "linux"))]
+fn show(_: &Launch) -> Option<Presence> {
+    None
+}
+
+/// Who is missing where ranks have waited for this long in MPI's initialization.
+fn missing(launch: &Launch, waited: Duration) -> Error {
+    let size = launch.size;
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_here = |rank: &usize| {
+        let end = socket(launch, *rank).map(|name| format!(" @{name}"));
+        end.is_some_and(|end| sockets.lines().any(|line| line.ends_with(&end)))
+    };
+    let (here, ranks): (Vec<_>, Vec<_>) = (0..size).partition(is_here);
+    if launch.local_size == Some(size) && !ranks.is_empty() && !here.is_empty() {
+        return GroupError::Missing {
+            ranks,
+            size,
+            waited,
+        }
+        .into();
+    }
+    let local = launch.local_size.map(|size| format!(" of {size}"));
+    failed(format!(
+        "it did not end within {waited:?}: a rank was not started, died, or has not opened the group. Of {size} ranks, {here:?} have come on this \
+         machine, which has {}{}. End this process: its thread in `MPI_Init` cannot be ended alone",
+        here.len(),
+        local.unwrap_or_default()
+    ))
+}
+
 fn checked(engine: &str, operation: &'static str, code: c_int) -> Result<()> {
     if code == 0 {
         return Ok(());
@@ -292,11 +332,8 @@ fn checked(engine: &str, operation: &'static str, code: c_int) -> Result<()> {
     let text = text
         .get(..usize::try_from(length).unwrap_or_default())
         .unwrap_or_default();
-    Err(engine_error(
-        engine,
-        operation,
-        String::from_utf8_lossy(text).into_owned(),
-    ))
+    let text = String::from_utf8_lossy(text).into_owned();
+    Err(engine_error(engine, operation, text))
 }
 
 fn failed(reason: String) -> Error {

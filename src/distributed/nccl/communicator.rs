@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use super::library::{
     Code, Comm, Config, Functions, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR,
+    UniqueId,
 };
-use super::meet::Met;
 use crate::distributed::collectives::Watch;
 use crate::distributed::control::Control;
 use crate::environment::patience::Task;
@@ -38,9 +38,9 @@ enum State {
 /// This rank's end of NCCL's connections. The first error aborts it, and ends the group.
 #[derive(Debug)]
 pub(super) struct Communicator {
-    library: Arc<Library>,
+    pub(super) library: Library,
     pub(super) context: Arc<CudaContext>,
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
     state: Mutex<State>,
 }
 
@@ -53,36 +53,32 @@ pub(super) struct Turn<'a> {
 }
 
 impl Communicator {
-    /// Waits for all ranks.
-    pub(super) fn open(met: Met, control: &Arc<Control>, watch: &Watch) -> Result<Self> {
+    /// Waits for all ranks, which open the communicator of this name.
+    pub(super) fn open(
+        library: Library,
+        context: Arc<CudaContext>,
+        id: UniqueId,
+        control: &Arc<Control>,
+        watch: &Watch,
+    ) -> Result<Self> {
         let operation = "its initialization";
-        let functions = &met.library.functions;
         // Some versions write it later, from a thread of theirs, so its place stays for good: 8 bytes.
         let comm: &'static mut Comm = Box::leak(Box::new(null_mut()));
         let (size, rank) = (control.size() as i32, control.rank() as i32);
         let mut config = Config::NON_BLOCKING;
-        let bound = bind(&met.context);
+        let bound = bind(&context);
         let begun = bound.map(|()| {
             // SAFETY: the places outlive the call, the device of the context is current, and the rank is below the number of ranks.
-            unsafe { (functions.init)(comm, size, met.id, rank, &mut config) }
+            unsafe { (library.functions.init)(comm, size, id, rank, &mut config) }
         });
         let communicator = Self {
-            library: met.library,
-            context: met.context,
+            library,
+            context,
             control: control.clone(),
             state: Mutex::new(State::Live(Handle(*comm))),
         };
         communicator.run(operation, watch, |turn| turn.accepted(begun?))?;
         Ok(communicator)
-    }
-
-    /// Such as `NCCL 2.27.3`.
-    pub(super) fn name(&self) -> String {
-        name(&self.library)
-    }
-
-    pub(super) fn ranks(&self) -> (usize, usize) {
-        (self.control.rank(), self.control.size())
     }
 
     /// Does a part of the ranks' common work. After an error the communicator is aborted, and the group has ended.
@@ -141,14 +137,12 @@ impl Communicator {
         if bind(&self.context).is_err() || !matches!(code, SUCCESS | IN_PROGRESS) {
             return false;
         }
-        while let Some(IN_PROGRESS) = async_error(functions, comm) {
-            if Instant::now() > until {
-                return false;
+        loop {
+            match async_error(functions, comm) {
+                Some(IN_PROGRESS) if Instant::now() <= until => thread::sleep(PAUSE),
+                Some(SUCCESS) => break,
+                _ => return false,
             }
-            thread::sleep(PAUSE);
-        }
-        if async_error(functions, comm) != Some(SUCCESS) {
-            return false;
         }
         // SAFETY: the communicator is live and finalized, and no call on it follows.
         unsafe { (functions.destroy)(comm) };
@@ -219,15 +213,14 @@ impl Turn<'_> {
 
     fn failed(&self, code: Code) -> Error {
         // A rank that is gone, which may be known a moment later, says more than the connection to it.
-        let mut looks = match code {
+        let looks = match code {
             SYSTEM_ERROR | REMOTE_ERROR => 25,
             _ => 1,
         };
-        while looks > 0 {
+        for _ in 0..looks {
             if let Err(lost) = self.watch.check() {
                 return lost;
             }
-            looks -= 1;
             thread::sleep(LOOK);
         }
         self.error(self.library.describe(code, self.comm))
@@ -236,16 +229,12 @@ impl Turn<'_> {
     /// An error of the engine.
     pub(super) fn error(&self, reason: String) -> Error {
         GroupError::Engine {
-            engine: name(self.library),
+            engine: self.library.name(),
             operation: self.operation,
             reason,
         }
         .into()
     }
-}
-
-fn name(library: &Library) -> String {
-    format!("NCCL {}", library.version)
 }
 
 fn async_error(functions: &Functions, comm: Comm) -> Option<Code> {

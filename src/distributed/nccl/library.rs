@@ -20,6 +20,7 @@ const REMEDY: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-
 type GetVersion = unsafe extern "C" fn(*mut c_int) -> Code;
 
 /// NCCL, loaded for good.
+#[derive(Debug)]
 pub(super) struct Library {
     pub(super) functions: Functions,
     /// Such as `2.27.3`.
@@ -36,26 +37,14 @@ fn has_more_rights() -> bool {
     false
 }
 
-impl std::fmt::Debug for Library {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nccl")
-            .field("version", &self.version)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Library {
     /// The error is a sentence for the user.
     pub(super) fn load() -> Result<Self, String> {
         let chosen = env::var_os(VARIABLE).filter(|_| !has_more_rights());
-        let chosen = chosen.map(PathBuf::from);
-        if chosen
-            .as_ref()
-            .is_some_and(|path| path.as_os_str().is_empty())
-        {
+        let path = PathBuf::from(chosen.unwrap_or_else(|| NAME.into()));
+        if path.as_os_str().is_empty() {
             return Err(format!("{VARIABLE} is empty, which turns NCCL off"));
         }
-        let path = chosen.unwrap_or_else(|| PathBuf::from(NAME));
         // SAFETY: the file is NCCL by its name or by the user's word; it may be loaded and asked for its version at any time.
         let trusted = unsafe { Trusted::new(&path) };
         let library = patience::load(&trusted, LIMIT)
@@ -82,6 +71,11 @@ impl Library {
             version: text(version),
             _library: library,
         })
+    }
+
+    /// Such as `NCCL 2.27.3`.
+    pub(super) fn name(&self) -> String {
+        format!("NCCL {}", self.version)
     }
 
     /// The name of a new communicator, which rank 0 makes for all.
@@ -126,12 +120,8 @@ fn text(version: c_int) -> String {
         ..10000 => 1000,
         _ => 10000,
     };
-    format!(
-        "{}.{}.{}",
-        version / unit,
-        version % unit / 100,
-        version % 100
-    )
+    let (major, minor) = (version / unit, version % unit / 100);
+    format!("{major}.{minor}.{}", version % 100)
 }
 
 // The functions of NCCL that the engine calls, as its header declares them since version 2.14.
@@ -183,6 +173,7 @@ const _: () = assert!(size_of::<Config>() == 24 && size_of::<UniqueId>() == 128)
 
 macro_rules! functions {
     ($($name:ident = $symbol:literal: $function:ty;)+) => {
+        #[derive(Debug)]
         pub(super) struct Functions {
             $(pub(super) $name: $function,)+
         }
