@@ -100,7 +100,8 @@ impl<O: Commit> Core<O> {
         let Given {
             extent,
             origins,
-            closure,
+            forward,
+            truncate,
         } = given;
         let extent = match &self.ranks {
             // Another rank may have samples.
@@ -123,7 +124,7 @@ impl<O: Commit> Core<O> {
                 tracing::warn!("{event}");
                 engine.happened(event, &mut took.events);
             }
-            let mut accumulation = Accumulation::new(self, closure);
+            let mut accumulation = Accumulation::new(self, forward, truncate);
             accumulation.core.positions.begin(&origins);
             let began = Instant::now();
             let run = match extent.samples {
@@ -155,7 +156,7 @@ impl<O: Commit> Core<O> {
         if self.accumulator.samples() == 0 {
             self.follow_buffers()?;
         }
-        let mut accumulation = Accumulation::new(self, given.closure);
+        let mut accumulation = Accumulation::new(self, given.forward, given.truncate);
         let (mut samples, mut fits) = (cut::FEW.min(all), None);
         while samples > 1 {
             match accumulation.check(engine, samples) {
@@ -273,7 +274,8 @@ impl<O: Commit> Core<O> {
 /// A batch whose micro-batches are accumulated. Dropping it unfinished, after an error or by a panic, rolls it back.
 struct Accumulation<'s, O: Commit> {
     core: &'s mut Core<O>,
-    closure: &'s mut dyn Forward,
+    forward: &'s mut Forward<'s>,
+    truncate: &'s dyn Fn(usize),
     /// Samples that the window held before.
     earlier: usize,
     /// Batches that updates had consumed before.
@@ -305,13 +307,18 @@ impl<O: Commit> Drop for Accumulation<'_, O> {
 }
 
 impl<'s, O: Commit> Accumulation<'s, O> {
-    fn new(core: &'s mut Core<O>, closure: &'s mut dyn Forward) -> Self {
+    fn new(
+        core: &'s mut Core<O>,
+        forward: &'s mut Forward<'s>,
+        truncate: &'s dyn Fn(usize),
+    ) -> Self {
         Self {
             earlier: core.accumulator.samples(),
             consumed: core.accumulator.batches,
             batches: core.accumulator.window.batches,
             core,
-            closure,
+            forward,
+            truncate,
             is_finished: false,
         }
     }
@@ -333,12 +340,12 @@ impl<'s, O: Commit> Accumulation<'s, O> {
     /// Compares the first samples together with the same samples in two parts. Nothing changes.
     fn check(&mut self, engine: &Engine, samples: usize) -> Result<CutFinding> {
         let _turn = engine.memory.as_ref().map(DeviceMemory::turn);
-        let (core, closure) = (&*self.core, &mut *self.closure);
+        let (core, forward) = (&*self.core, &mut *self.forward);
         let mut run = |samples, seed| {
             let attempt = engine.check(samples, seed);
             let times = if seed > 0 { cut::TIMES } else { 1. };
             let _traces = core.at_micro_batch.guard()?;
-            let contribution = differentiate(core, closure, &attempt, times)?;
+            let contribution = differentiate(core, forward, &attempt, times)?;
             let changes_buffers = core.at_micro_batch.have_changed()?;
             Side::new(
                 &contribution,
@@ -354,11 +361,11 @@ impl<'s, O: Commit> Accumulation<'s, O> {
 /// Runs the forward pass, and the backward pass of the loss multiplied by `times`.
 fn differentiate<O: Commit>(
     core: &Core<O>,
-    closure: &mut dyn Forward,
+    forward: &mut Forward<'_>,
     attempt: &Attempt<'_>,
     times: f64,
 ) -> Result<Contribution> {
-    let loss = closure.loss(attempt)?;
+    let loss = forward(attempt)?;
     // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
     attempt.memory.check(Phase::Forward)?;
     // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
@@ -379,7 +386,7 @@ impl<O: Commit> Work<()> for Accumulation<'_, O> {
         let done = self.accumulate(attempt);
         if let Err(failure) = &done {
             // The outputs go with the failed work, because they may hold memory.
-            self.closure.truncate(match failure {
+            (self.truncate)(match failure {
                 Failure::MicroBatch(_) => attempt.micro.index,
                 Failure::Batch(_) | Failure::Final(_) => 0,
             });
@@ -396,7 +403,7 @@ impl<O: Commit> Accumulation<'_, O> {
     /// Accumulates one micro-batch, or leaves everything as it was.
     fn accumulate(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
         let traces = self.core.at_micro_batch.guard()?;
-        let contribution = differentiate(self.core, self.closure, attempt, 1.)?;
+        let contribution = differentiate(self.core, self.forward, attempt, 1.)?;
         let accumulator = &mut self.core.accumulator;
         if attempt.micro.samples.len() == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
