@@ -2,7 +2,7 @@ use super::core::Core;
 use super::estimate::Estimate;
 use super::input::{Given, OwnError, StepInput, with_given};
 use super::loss::{Loss, StepLoss};
-use super::ranks::Turn;
+use super::ranks::{Ranks, Turn};
 use super::report::{Exchange, StepReport};
 use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
@@ -130,7 +130,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
     ) -> Result<(StepReport, Vec<T>)> {
         // Before the batch is looked at, so that the other ranks also hear of a panic in there.
-        let turn = self.core.turn();
+        let turn = self.core.ranks.as_ref().map(Ranks::turn);
         with_given(batch, f, |given| self.step_given(turn, given))
     }
 
@@ -145,7 +145,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let done = done.map_err(|error| self.core.with_window(error));
         let ((took, mut report), origins) = told(turn, done)?;
         report.extend(took);
-        self.core.divide(&origins);
+        if let Some(ranks) = &mut self.core.ranks {
+            ranks.divide(&origins, &mut self.core.positions);
+        }
         Ok(report)
     }
 
@@ -261,7 +263,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them. With a group, also the
     /// [`GroupError`](crate::error::GroupError)s of [`step`](Self::step).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
-        let turn = self.core.turn();
+        let turn = self.core.ranks.as_ref().map(Ranks::turn);
         self.core.given = 0;
         let done = self.update_together();
         told(turn, done)

@@ -12,8 +12,7 @@ use super::ranks::Ranks;
 use super::report::Spent;
 use super::slots::{Contribution, Reach};
 use crate::batch::{
-    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
-    waited,
+    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
@@ -179,13 +178,6 @@ impl<O: Commit> Core<O> {
         }
         let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());
         Ok(CutCheck::new(all, alone))
-    }
-
-    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known.
-    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
-        if let Some(ranks) = &mut self.ranks {
-            ranks.divide(origins, &mut self.positions);
-        }
     }
 
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Tensor, TensorId};
 
 use crate::error::Result;
-use crate::optim::{Parameter, Shard, blend, check_shape};
+use crate::optim::{Parameter, Shard, blend};
 
 /// Parameters begin at multiples of this many elements, so that what one rank owns of a parameter begins and ends at them too.
 const ALIGNMENT: usize = Shard::ALIGNMENT;
@@ -197,29 +197,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
-    pub(super) fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
-        let Parameter { name, var } = &self.parameter;
-        check_shape(name, var, gradient)?;
-        if self.buffer.is_none() {
-            let dtype = self.buffer_type();
-            self.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
-        }
-        Ok(())
-    }
-
-    /// Computes `keep · mean + add · gradient` in place.
-    pub(super) fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
-        let keep = if self.is_filled { keep } else { 0. };
-        if let Some(buffer) = &self.buffer
-            && (self.is_filled || gradient.is_some())
-        {
-            blend(buffer, keep, add, gradient.as_ref())?;
-            (self.is_filled, self.is_reached) = (true, true);
-        }
-        Ok(())
-    }
-
+    /// The type in which gradients are accumulated.
     pub(super) fn buffer_type(&self) -> DType {
         match self.parameter.var.dtype() {
             DType::F16 | DType::BF16 => DType::F32,

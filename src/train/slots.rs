@@ -11,7 +11,7 @@ use crate::error::{
     untrainable,
 };
 use crate::names::{Patterns, is_statistic};
-use crate::optim::{Commit, Parameter};
+use crate::optim::{Commit, Parameter, blend, check_shape};
 use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
@@ -128,21 +128,18 @@ impl Slots {
         self.is_awaiting = self.slots.iter().any(|slot| slot.awaited > 0);
     }
 
-    /// Runs the backward pass. The graph and all gradients of others are dropped.
-    pub(super) fn differentiate(&self, loss: &Tensor) -> Result<Gradients> {
-        let mut store = loss.backward()?;
-        // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
-        let gradients = self
-            .slots
-            .iter()
-            .map(|slot| store.remove(&slot.parameter.var));
-        Ok(gradients.map(|gradient| Some(gradient?.detach())).collect())
-    }
-
-    /// Does all that can run out of memory before these gradients are added.
+    /// Does all that can run out of memory before these gradients are added: checks their shapes and allocates missing buffers.
     pub(super) fn prepare(&mut self, gradients: &[Option<Tensor>]) -> Result<()> {
-        let mut pairs = self.slots.iter_mut().zip(gradients);
-        pairs.try_for_each(|(slot, gradient)| gradient.iter().try_for_each(|g| slot.prepare(g)))
+        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
+            let Some(gradient) = gradient else { continue };
+            let dtype = slot.buffer_type();
+            let Parameter { name, var } = &slot.parameter;
+            check_shape(name, var, gradient)?;
+            if slot.buffer.is_none() {
+                slot.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
+            }
+        }
+        Ok(())
     }
 
     /// Computes `keep · mean + add · gradient` in place. An error comes with whether a mean has changed already.
@@ -153,9 +150,16 @@ impl Slots {
         gradients: Gradients,
     ) -> Result<(), (bool, Error)> {
         for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
-            run_phase(Phase::Accumulate, None, || {
+            run_phase(Phase::Accumulate, None, move || {
                 testing::inject(Phase::Accumulate)?;
-                slot.blend(keep, add, gradient)
+                let keep = if slot.is_filled { keep } else { 0. };
+                if let Some(buffer) = &slot.buffer
+                    && (slot.is_filled || gradient.is_some())
+                {
+                    blend(buffer, keep, add, gradient.as_ref())?;
+                    (slot.is_filled, slot.is_reached) = (true, true);
+                }
+                Ok(())
             })
             .map_err(|error| (index > 0, error))?;
         }
@@ -194,31 +198,28 @@ impl Slots {
         unreached.map(|slot| slot.parameter.clone()).collect()
     }
 
-    /// Fails if this window is the last in which a parameter's first gradient could arrive, and it has none.
-    pub(super) fn check_reached(&self) -> Result<(), UnreachedParameters> {
-        self.check_reached_if(|at| self.slots.get(at).is_some_and(|slot| slot.is_filled))
-    }
-
-    /// The same with the slots that some rank has filled.
-    pub(super) fn check_reached_if(
+    /// Fails if this window is the last in which a parameter's first gradient could arrive, and neither this rank nor another has one.
+    pub(super) fn check_reached(
         &self,
-        is_filled: impl Fn(usize) -> bool,
+        is_filled: impl Fn(usize, &Slot) -> bool,
     ) -> Result<(), UnreachedParameters> {
-        let is_unreached = |(at, slot): &(usize, &Slot)| slot.awaited == 1 && !is_filled(*at);
-        let mut slots = self.slots.iter().enumerate();
-        if !self.is_awaiting || !slots.any(|slot| is_unreached(&slot)) {
+        if !self.is_awaiting {
             return Ok(());
         }
         let slots = self.slots.iter().enumerate();
         let trainable = slots.filter(|(_, slot)| !self.reach.is_buffer(&slot.parameter));
-        let (unreached, others): (Vec<_>, Vec<_>) = trainable.partition(is_unreached);
+        let (unreached, others): (Vec<_>, Vec<_>) =
+            trainable.partition(|(at, slot)| slot.awaited == 1 && !is_filled(*at, slot));
+        if unreached.is_empty() {
+            return Ok(());
+        }
         let name = |(_, slot): (usize, &Slot)| slot.parameter.name.clone();
         let (names, others) = (
             unreached.into_iter().map(name),
             others.into_iter().map(name),
         );
         let unreached = UnreachedParameters::new(names, others);
-        Err(unreached.within(self.reach.updates()))
+        Err(unreached.within(self.reach.updates))
     }
 
     /// Counts an update of this window for those that await a gradient.
@@ -305,11 +306,6 @@ impl Reach {
             updates, allowed, ..
         } = self;
         format!("gradients arrive within {updates} updates, but those of {allowed:?}")
-    }
-
-    /// The number of updates in which a parameter has to receive a gradient.
-    pub(super) fn updates(&self) -> usize {
-        self.updates
     }
 
     pub(super) fn is_buffer(&self, Parameter { name, var, .. }: &Parameter) -> bool {

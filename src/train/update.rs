@@ -1,6 +1,6 @@
 use super::core::Core;
 use super::exchanged::OwnShard;
-use super::ranks::{Ranks, Turn};
+use super::ranks::Ranks;
 use super::report::StepReport;
 use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended, run_phase};
 use crate::error::{Error, Phase, Result};
@@ -9,11 +9,6 @@ use crate::optim::{Commit, StateDict};
 
 /// How an update is applied. What ranks do together is in the module [`ranks`](super::ranks).
 impl<O: Commit> Core<O> {
-    /// Starts this rank's update; the other ranks wait for its status message.
-    pub(super) fn turn(&self) -> Option<Turn> {
-        self.ranks.as_ref().map(Ranks::turn)
-    }
-
     /// Applies the update, together with the other ranks if there are some.
     pub(super) fn update(
         &mut self,
@@ -23,8 +18,11 @@ impl<O: Commit> Core<O> {
         if self.shard.is_none() {
             self.shard()?;
         }
-        self.apply_together(engine, processed)
-            .inspect(StepReport::note_loss)
+        let report = match self.ranks {
+            None => self.apply(engine, processed),
+            Some(_) => self.apply_together(engine, processed),
+        };
+        report.inspect(StepReport::note_loss)
     }
 
     /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
@@ -100,13 +98,13 @@ impl<O: Commit> Core<O> {
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
     fn commit_once(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
         let Some(shard) = &mut self.shard else {
-            return self.accumulator.commit();
+            return self.accumulator.commit(O::commit);
         };
         let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
         if shard.of != slots.fingerprint {
             *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
         }
-        self.accumulator.commit_with(|optimizer, gradients| {
+        self.accumulator.commit(|optimizer, gradients| {
             let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
                 return optimizer.commit(gradients);
             };

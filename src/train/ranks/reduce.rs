@@ -172,9 +172,10 @@ impl Ranks {
         self.compares = statuses
             .iter()
             .any(|status| status.values.is_some() != is_compared);
-        let is_filled = |slot| statuses.iter().any(|status| status.is_filled(slot));
         if statuses.iter().any(|status| status.weight > 0.) {
-            accumulator.slots.check_reached_if(is_filled)?;
+            accumulator
+                .slots
+                .check_reached(|slot, _| statuses.iter().any(|status| status.is_filled(slot)))?;
         }
         Ok(statuses)
     }
