@@ -5,13 +5,11 @@ use std::fmt;
 
 use candle_core::{DType, Shape};
 
-use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
 use super::codes::DeviceFault;
-use super::data::{BoxedError, DataError};
-use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{LossError, MemoryError, OutputError, StateError};
+use super::files::{BoxedError, CheckpointError, DataError, OutputError};
+use super::training::{GroupError, LossError, MemoryError, StateError};
 use super::unreached::UnreachedParameters;
 
 #[cfg(feature = "nn")]
@@ -169,10 +167,18 @@ impl Error {
     }
 }
 
+/// Words of the error by which its text is known.
+pub(super) const LOST: &str =
+    "of earlier batches were lost, parameters and optimizer are unchanged";
+
 /// The accumulated gradients were lost: a batch failed after something of it was added, the update could not begin, or the call
 /// before panicked. Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the
 /// whole batch restarts the step by itself if the reason is an exhaustion.
 #[derive(thiserror::Error)]
+#[error(
+    "the gradients of {samples} samples {}: run them again, and the batch that failed ({reason})",
+    LOST
+)]
 #[non_exhaustive]
 pub struct WindowLost {
     /// Number of samples of earlier calls, to run again. Those of the call that failed or panicked, which may have been added in
@@ -238,6 +244,8 @@ impl UpdateInterrupted {
 /// assert!(error.is_policy());
 /// assert_eq!(error.to_string(), "`margin` must be in [0, 0.9], got 2.0");
 /// ```
+#[derive(thiserror::Error)]
+#[error("{text}")]
 pub struct Invalid {
     subject: Subject,
     text: String,
@@ -312,19 +320,11 @@ impl Invalid {
     }
 }
 
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 impl fmt::Debug for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
-
-impl StdError for Invalid {}
 
 /// An [`Error`] about a subject, with a text as `format!` makes it.
 macro_rules! invalid {

@@ -7,13 +7,12 @@ use bytesize::ByteSize;
 
 use super::circumstances::{Cause, Holding, Resource};
 use super::codes::DeviceFault;
-use super::error::{UpdateInterrupted, WindowLost};
+use super::error::{LOST, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
+use super::unreached::{UNREACHED, UnreachedParameters};
 use crate::output::first_line;
 
-/// Words of the errors that are not retried, whatever names and causes they show.
-pub(super) const UNREACHED: &str = "no gradient for";
-const LOST: &str = "of earlier batches were lost, parameters and optimizer are unchanged";
+/// Words of an error that is not retried, whatever names and causes it shows, as [`LOST`] and [`UNREACHED`].
 const INTERRUPTED: &str = "the optimizer was interrupted during an update";
 
 /// Whether a text is that of one of these errors.
@@ -104,16 +103,6 @@ impl StdError for DeviceFault {
     }
 }
 
-impl fmt::Display for WindowLost {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { samples, reason } = self;
-        write!(
-            f,
-            "the gradients of {samples} samples {LOST}: run them again, and the batch that failed ({reason})"
-        )
-    }
-}
-
 impl fmt::Display for UpdateInterrupted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
@@ -128,7 +117,7 @@ impl fmt::Display for UpdateInterrupted {
     }
 }
 
-/// The text of `Display`, of an exhaustion the long form: `main` shows this one, and candle's own errors use one text for both.
+/// The text of `Display`, in the long form where there is one: `main` shows this one, and candle's own errors use one text for both.
 macro_rules! debug_as_display {
     ($($error:ty),+) => {$(
         impl fmt::Debug for $error {
@@ -139,7 +128,12 @@ macro_rules! debug_as_display {
     )+};
 }
 
-debug_as_display!(ResourceExhausted, WindowLost, UpdateInterrupted);
+debug_as_display!(
+    ResourceExhausted,
+    WindowLost,
+    UpdateInterrupted,
+    UnreachedParameters
+);
 
 /// Everything after the headline.
 fn write_details(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::Result {

@@ -3,8 +3,9 @@
 use std::fmt::{self, Formatter};
 
 use super::nn::by_module;
-use super::report::UNREACHED;
 
+/// Words of the error by which its text is known.
+pub(super) const UNREACHED: &str = "no gradient for";
 /// Number of modules in the one-line form.
 const LISTED: usize = 3;
 /// Number of modules in the long form.
@@ -161,12 +162,6 @@ impl fmt::Display for UnreachedParameters {
              does not use them: write `use candle_headroom::nn as candle_nn;` in the model's file, or name those that need no \
              gradient in `allow_unreached`",
         )
-    }
-}
-
-impl fmt::Debug for UnreachedParameters {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:#}")
     }
 }
 
