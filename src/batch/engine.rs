@@ -87,8 +87,7 @@ impl Engine {
         work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
     ) -> (Processed<T>, Result<R>) {
         self.step = step;
-        let memory = self.memory.clone();
-        let measured = Measured::begin(memory.as_ref());
+        let measured = Measured::begin(self.memory.as_ref());
         self.notify(|| EventKind::BatchBegan {
             samples,
             memory: measured.reading(),

@@ -1,7 +1,6 @@
 use candle_core::Device;
 
-use super::exhaustion::ended;
-use super::measured::Measured;
+use super::measured::{Measured, ended};
 use super::model::MemoryModel;
 use super::policy::{at_least_one, taken};
 use crate::error::{Error, Result, device_name};

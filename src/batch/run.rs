@@ -1,11 +1,9 @@
-use std::cell::RefCell;
 use std::time::Instant;
 
-use super::attempt::{Attempt, Failure, Work};
+use super::attempt::{Failure, Work};
 use super::engine::{Engine, Processed};
 use super::event::Event;
-use super::exhaustion::{ended, is_passing};
-use super::measured::Measured;
+use super::measured::{ended, is_passing};
 use super::observer::{EventKind, MicroBatch};
 use super::policy::{Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
@@ -13,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::mix::mix;
-use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -70,21 +67,15 @@ impl Engine {
             let extent = batch.part(size);
             let recomputes = self.recomputes(&at);
             self.note_regions(recomputes, size, &mut processed.events);
-            let attempt = Attempt {
-                micro: MicroBatch {
-                    step: self.step,
-                    index: processed.sizes.len(),
-                    samples: at.done..at.done + size,
-                    attempt: at.attempt,
-                    recomputes,
-                    base_seed: self.base_seed(),
-                    is_check: false,
-                },
-                memory: Measured::begin(memory.as_ref()),
-                engine: self,
-                surroundings: Surroundings::new(memory.as_ref()),
-                watched: RefCell::default(),
-            };
+            let attempt = self.attempt(MicroBatch {
+                step: self.step,
+                index: processed.sizes.len(),
+                samples: at.done..at.done + size,
+                attempt: at.attempt,
+                recomputes,
+                base_seed: self.base_seed(),
+                is_check: false,
+            });
             let piece = self.piece(size, || work.held().0);
             let done = work.micro_batch(&attempt);
             let layers = if done.is_err() {
@@ -128,8 +119,7 @@ impl Engine {
                 return Err(unmask(error, &self.device));
             };
             let (held, remedies) = work.held();
-            let failed = (&attempt, extent.cost, layers);
-            let exhausted = (attempt.memory).exhausted(found, Some(held), Some(failed));
+            let exhausted = attempt.exhausted(found, held, extent.cost, layers);
             let watched = attempt.watched.into_inner();
             self.regions.note(extent.cost, &watched);
             self.notify(|| EventKind::Exhausted(&exhausted));

@@ -224,6 +224,10 @@ pub struct PeakScope {
 }
 
 impl PeakScope {
+    pub(crate) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
     /// Bytes in use when the scope began.
     pub fn start(&self) -> Option<u64> {
         self.start

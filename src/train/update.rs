@@ -53,7 +53,7 @@ impl<O: Commit> Core<O> {
     pub(super) fn complete<T>(
         &self,
         engine: &Engine,
-        measured: &Measured<'_>,
+        measured: &Measured,
         done: Result<T>,
     ) -> Result<T> {
         let Err(Error::ResourceExhausted(found)) = done else {
@@ -67,7 +67,7 @@ impl<O: Commit> Core<O> {
     fn commit(
         &mut self,
         engine: &Engine,
-        measured: &Measured<'_>,
+        measured: &Measured,
         processed: &mut Processed<()>,
     ) -> Result<StepReport> {
         // The ranks add theirs once.

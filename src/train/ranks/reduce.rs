@@ -92,7 +92,7 @@ impl Ranks {
     pub(super) fn exchange<O: Commit>(
         &mut self,
         engine: &Engine,
-        memory: &Measured<'_>,
+        memory: &Measured,
         accumulator: &mut GradientAccumulator<O>,
         spent: Spent,
         data: &Data,
@@ -265,7 +265,7 @@ impl Ranks {
     pub(super) fn share<O: Commit>(
         &mut self,
         engine: &Engine,
-        memory: &Measured<'_>,
+        memory: &Measured,
         accumulator: &GradientAccumulator<O>,
     ) -> Result<Duration> {
         let began = Instant::now();
