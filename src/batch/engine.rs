@@ -9,8 +9,7 @@ use super::measured::Measured;
 use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::{BatchPolicy, Extent};
 use super::recompute::{Recompute, Regions};
-use super::regions::KnownRegions;
-use super::trials::{Trials, shape};
+use super::regions::{KnownRegions, Trials, shape};
 use crate::error::{Error, Holding, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
@@ -160,9 +159,7 @@ impl Engine {
         self.notify(|| EventKind::Happened(&event));
         events.push(event);
     }
-}
 
-impl Engine {
     /// Decides about regions for a batch, of whose shape no more is known than was timed.
     pub(super) fn choose_way(&mut self, batch: &Extent) {
         if self.recompute == Recompute::Measured {

@@ -120,20 +120,15 @@ impl fmt::Display for Event {
             Self::Restarted { lost } => write!(f, "batch restarted: {lost} finished samples lost"),
             Self::ContinuedElsewhere {
                 loader,
-                saved: Some(saved),
+                saved,
                 found,
-            } => write!(
-                f,
-                "loader `{loader}` begins at {found}, and the saved run stopped before {saved}"
-            ),
-            Self::ContinuedElsewhere {
-                loader,
-                saved: None,
-                found,
-            } => write!(
-                f,
-                "loader `{loader}` begins at {found}, and the saved run had not read it"
-            ),
+            } => {
+                write!(f, "loader `{loader}` begins at {found}, and the saved run ")?;
+                match saved {
+                    Some(saved) => write!(f, "stopped before {saved}"),
+                    None => f.write_str("had not read it"),
+                }
+            }
             Self::CutChecked(check) => check.fmt(f),
         }
     }

@@ -59,11 +59,7 @@ pub enum Task {
 
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Training => "training",
-            Self::Evaluation => "evaluation",
-            Self::Processing => "processing",
-        })
+        self.serialize(f)
     }
 }
 
