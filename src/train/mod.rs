@@ -13,7 +13,6 @@ mod flat;
 mod input;
 mod loss;
 mod positions;
-mod progress;
 #[cfg(feature = "distributed")]
 mod ranks;
 #[cfg(not(feature = "distributed"))]
