@@ -5,15 +5,13 @@
 //! differ, the ranks exchange the texts and none updates. If all can, they add their gradients, each scaled by its part of the
 //! weight, and every rank applies the same update. If one cannot, none does.
 
-mod data;
 mod reduce;
 mod shares;
 mod status;
 
-pub(super) use data::Data;
 pub(super) use reduce::Ranks;
 use shares::Shares;
-pub(super) use status::Turn;
+pub(super) use status::{Data, Turn};
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
-use super::data::Data;
 use super::shares::Shares;
-use super::status::{CALL, Progress, Status, Turn, bits, check};
+use super::status::{CALL, Data, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
