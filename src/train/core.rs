@@ -5,7 +5,6 @@ use candle_core::{Tensor, Var};
 use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
 use super::buffers::Buffers;
 use super::cut::{self, Checks, Side};
-use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
 use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
@@ -16,7 +15,7 @@ use crate::batch::{
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::Commit;
+use crate::optim::{Commit, Shard};
 use crate::regions::frozen;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
@@ -41,8 +40,8 @@ pub(super) struct Core<O> {
     pub(super) spent: Spent,
     /// Number of batches given since the last update, with those that failed.
     pub(super) given: usize,
-    /// `None` without other ranks and without sharded state.
-    pub(super) shard: Option<OwnShard>,
+    /// The elements that this rank sums, and the fingerprint of the parameters; `None` without other ranks and without sharded state.
+    pub(super) shard: Option<(Shard, u32)>,
     /// The optimizer is another one, which may have other running statistics.
     pub(super) is_replaced: bool,
     pub(super) checks: Checks,

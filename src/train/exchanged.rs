@@ -7,12 +7,6 @@ use crate::optim::{Shard, blend};
 
 /// Gradients that ranks exchange.
 impl Slots {
-    /// Lays the buffers out for an exchange between ranks.
-    pub(super) fn lay_out(&mut self, layout: Layout) -> Result<()> {
-        self.layout = Some(layout);
-        self.place()
-    }
-
     /// Makes memory that all ranks exchange the slots' buffers.
     pub(super) fn place(&mut self) -> Result<()> {
         let Some(layout) = self.layout else {
@@ -34,8 +28,8 @@ impl Slots {
         Ok(())
     }
 
-    /// The elements that this rank sums; all without other ranks.
-    pub(super) fn shard(&self, rank: usize) -> Shard {
+    /// The elements that this rank sums, all without other ranks, with the fingerprint of the parameters.
+    pub(super) fn shard(&self, rank: usize) -> (Shard, u32) {
         let parameters: Vec<_> = self
             .slots
             .iter()
@@ -48,7 +42,7 @@ impl Slots {
                 .vars()
                 .for_each(|var| shard.own(var, 0..var.elem_count())),
         }
-        shard
+        (shard, self.fingerprint)
     }
 
     /// A checksum of the first gradients that are still awaited.
@@ -144,21 +138,4 @@ fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
         dtype => var.set(&buffer.to_dtype(dtype)?)?,
     }
     Ok(())
-}
-
-/// The elements that this rank sums.
-#[derive(Debug)]
-pub(super) struct OwnShard {
-    pub(super) elements: Shard,
-    /// The fingerprint of the parameters.
-    pub(super) of: u32,
-}
-
-impl OwnShard {
-    pub(super) fn new(slots: &Slots, rank: usize) -> Self {
-        Self {
-            elements: slots.shard(rank),
-            of: slots.fingerprint,
-        }
-    }
 }

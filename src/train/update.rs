@@ -1,5 +1,4 @@
 use super::core::Core;
-use super::exchanged::OwnShard;
 use super::ranks::Ranks;
 use super::report::StepReport;
 use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended, run_phase};
@@ -97,15 +96,15 @@ impl<O: Commit> Core<O> {
 
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
     fn commit_once(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
-        let Some(shard) = &mut self.shard else {
+        let Some((shard, of)) = &mut self.shard else {
             return self.accumulator.commit(O::commit);
         };
         let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
-        if shard.of != slots.fingerprint {
-            *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
+        if *of != slots.fingerprint {
+            (*shard, *of) = slots.shard(ranks.as_ref().map_or(0, Ranks::rank));
         }
         self.accumulator.commit(|optimizer, gradients| {
-            let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
+            let Some(own) = optimizer.measure(gradients, shard)? else {
                 return optimizer.commit(gradients);
             };
             let sum = match (*known, ranks) {
@@ -135,9 +134,9 @@ impl<O: Commit> Core<O> {
             return Ok(());
         }
         let rank = self.ranks.as_ref().map_or(0, Ranks::rank);
-        let shard = OwnShard::new(&accumulator.slots, rank);
+        let shard = accumulator.slots.shard(rank);
         if is_sharded {
-            accumulator.optimizer.shard(&shard.elements, None)?;
+            accumulator.optimizer.shard(&shard.0, None)?;
             accumulator.slots.is_sharded = true;
         }
         self.shard = Some(shard);

@@ -118,7 +118,9 @@ fn place<O: Commit>(
     settings: Settings,
 ) -> Result<()> {
     let layout = Layout::new(group.size(), engine.bucket());
-    core.accumulator.slots.lay_out(layout)?;
+    let slots = &mut core.accumulator.slots;
+    slots.layout = Some(layout);
+    slots.place()?;
     let shares = |updates| Shares::new(group.size(), updates);
     let shares = settings.measured.map(shares);
     core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
