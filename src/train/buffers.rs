@@ -4,7 +4,7 @@ use crate::error::{Result, invalid};
 
 /// Variables that the forward pass changes by itself, such as BatchNorm's running statistics, each with a saved value. Saving
 /// and restoring copy in place and allocate nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Buffers(Vec<(Var, Var)>);
 
 impl Buffers {

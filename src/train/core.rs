@@ -51,16 +51,12 @@ impl<O: Commit> Core<O> {
     pub(super) fn new(optimizer: O, buffers: &[Tensor], reach: Reach) -> Result<Self> {
         let reach = reach.with_buffers(buffers);
         let accumulator = GradientAccumulatorBuilder { optimizer, reach }.build()?;
-        let all = accumulator
-            .slots
-            .reach
-            .buffers(&accumulator.optimizer, buffers);
-        Ok(Self {
+        let mut core = Self {
             accumulator,
             named: buffers.to_vec(),
-            at_window: Buffers::new(&all)?,
-            at_micro_batch: Buffers::new(&all)?,
-            after_forward: Buffers::new(&all)?,
+            at_window: Buffers::default(),
+            at_micro_batch: Buffers::default(),
+            after_forward: Buffers::default(),
             lost: 0,
             positions: Positions::default(),
             awaited: Awaited::default(),
@@ -68,12 +64,14 @@ impl<O: Commit> Core<O> {
             spent: Spent::default(),
             given: 0,
             shard: None,
-            is_replaced: false,
+            is_replaced: true,
             checks: Checks::new(true),
-        })
+        };
+        core.follow_buffers()?;
+        Ok(core)
     }
 
-    /// Follows the running statistics of another optimizer.
+    /// Follows the running statistics of an optimizer that is new here.
     pub(super) fn follow_buffers(&mut self) -> Result<()> {
         if self.is_replaced {
             let GradientAccumulator {
