@@ -221,18 +221,16 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             at_least_one("`measured_shares`", self.exchange.measured.unwrap_or(1))?;
             let memory = self.engine.memory.as_ref();
             let memory = memory.map(|memory| memory.device().location());
-            let mut vars = core.accumulator.slots.vars();
-            let elsewhere = vars.find_map(|var| {
-                let (vars, memory) = (var.device().location(), memory?);
-                (vars != memory).then(|| {
-                    invalid!(
+            for var in core.accumulator.slots.vars() {
+                let vars = var.device().location();
+                if let Some(memory) = memory.filter(|memory| *memory != vars) {
+                    return Err(invalid!(
                         Parameter,
                         "the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`"
-                    )
-                })
-            });
-            drop(vars);
-            elsewhere.map_or(Ok(core), Err)
+                    ));
+                }
+            }
+            Ok(core)
         });
         if let Some(group) = &self.group {
             let options = vec![

@@ -61,7 +61,7 @@ impl Slots {
             let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
         }
-        for bucket in self.flat.iter().flat_map(Flat::buckets) {
+        for bucket in self.flat.iter().flat_map(|flat| &flat.buckets) {
             hasher.update(&bucket.elem_count().to_le_bytes());
         }
         hasher.finalize()

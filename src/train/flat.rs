@@ -21,8 +21,9 @@ pub(super) struct Layout {
 #[derive(Debug)]
 pub(super) struct Flat {
     /// Each is exchanged in one call.
-    buckets: Vec<Tensor>,
-    loss: Option<Tensor>,
+    pub(super) buckets: Vec<Tensor>,
+    /// The place of the losses' mean.
+    pub(super) loss: Option<Tensor>,
     places: HashMap<TensorId, Place>,
 }
 
@@ -146,10 +147,6 @@ impl Flat {
         }
     }
 
-    pub(super) fn buckets(&self) -> &[Tensor] {
-        &self.buckets
-    }
-
     /// Writes the mean of a rank's losses: their sum over their weight, or 0 if there are none.
     pub(super) fn set_loss(
         &self,
@@ -174,11 +171,6 @@ impl Flat {
             blend(loss, 1., factor * part, Some(&value.to_dtype(dtype)?))?;
         }
         Ok(())
-    }
-
-    /// The place of the losses' mean.
-    pub(super) fn loss(&self) -> Option<&Tensor> {
-        self.loss.as_ref()
     }
 }
 

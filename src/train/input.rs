@@ -1,6 +1,5 @@
 use std::cell::RefCell;
 use std::error::Error as StdError;
-use std::fmt;
 use std::ops::Range;
 
 use candle_core::Result as CandleResult;
@@ -162,13 +161,6 @@ impl<E: From<Error>> OwnError<E> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Carried(String);
-
-impl fmt::Display for Carried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Carried {}

@@ -130,15 +130,13 @@ impl Predictive {
     }
 
     fn explained_regions(&self) -> Option<Recomputing> {
-        let asked = |is_on| Recomputing {
-            is_on,
-            reason: RecomputeReason::Asked,
+        let is_on = self.is_recomputed();
+        let reason = match self.recompute {
+            Recompute::Never | Recompute::Always => RecomputeReason::Asked,
+            _ if is_on => RecomputeReason::OneSample,
+            _ => RecomputeReason::NoNeed,
         };
-        self.has_regions.then(|| match self.recompute {
-            Recompute::Never => asked(false),
-            Recompute::Always => asked(true),
-            Recompute::Auto | Recompute::Measured => self.shapes.active.choice.explained(),
-        })
+        self.has_regions.then_some(Recomputing { is_on, reason })
     }
 
     fn derive(&mut self) {
@@ -196,7 +194,8 @@ impl BatchPolicy for Predictive {
         self.samples = batch.samples;
         self.shapes.select(batch.each().min(MOST_COST));
         if self.recompute == Recompute::Auto && self.has_regions {
-            self.shapes.active.choose(self.room);
+            let known = &mut self.shapes.active;
+            known.choice.decide(&known.kept, self.room);
         }
         self.derive();
     }

@@ -17,7 +17,7 @@ const SAVED: (&str, u32) = ("predictive", 6);
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
     /// With marked regions kept, and recomputed.
-    kept: Shape,
+    pub(super) kept: Shape,
     recomputed: Shape,
     pub(super) choice: Choice,
 }
@@ -47,11 +47,6 @@ impl Known {
             true => &mut self.recomputed,
             false => &mut self.kept,
         }
-    }
-
-    /// Chooses whether to recompute in the next batch.
-    pub(super) fn choose(&mut self, room: Option<Room>) {
-        self.choice.decide(&self.kept, room);
     }
 
     pub(super) fn is_known(&self) -> bool {

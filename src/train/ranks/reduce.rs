@@ -196,7 +196,7 @@ impl Ranks {
         if let Some(flat) = &slots.flat {
             let weight = window.loss.weight();
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
-            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
+            loss = flat.loss.as_ref().map(Tensor::zeros_like).transpose()?;
         }
         // Also after the first update, where most of what differs between ranks shows.
         let updates = accumulator.updates;
@@ -232,7 +232,7 @@ impl Ranks {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
-        for bucket in flat.buckets() {
+        for bucket in &flat.buckets {
             let factor = own / total;
             let operation = match self.is_sharded {
                 true => {
@@ -252,7 +252,7 @@ impl Ranks {
             return Ok(Some(loss));
         }
         slots.take_statistics()?;
-        if let Some(sum) = flat.loss() {
+        if let Some(sum) = &flat.loss {
             loss.slice_set(sum, 0, 0)?;
         }
         accumulator.window.loss = mean;
@@ -276,13 +276,13 @@ impl Ranks {
             testing::inject(Phase::Reduce)?;
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
-            for bucket in flat.buckets() {
+            for bucket in &flat.buckets {
                 self.engine.exchange(bucket, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
             slots.take_parameters()?;
             slots.take_statistics()?;
-            if let Some(sum) = flat.loss() {
+            if let Some(sum) = &flat.loss {
                 loss.slice_set(sum, 0, 0)?;
             }
             Ok::<_, Error>(())
