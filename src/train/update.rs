@@ -24,7 +24,7 @@ impl<O: Commit> Core<O> {
         report.inspect(StepReport::note_loss)
     }
 
-    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    /// Applies the update, once more if it ran out of memory. Completes an exhaustion in it, and reports if it went over a soft limit.
     pub(super) fn apply(
         &mut self,
         engine: &Engine,
@@ -34,8 +34,31 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let _piece = engine.piece(0, || self.held().0);
-        let commit = || self.commit(engine, &measured, processed);
-        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), commit);
+        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), || {
+            // The ranks add theirs once.
+            let mut sum = None;
+            let mut report = self.commit(&mut sum);
+            if let Err(Error::ResourceExhausted(found)) = report {
+                let exhausted = measured.exhausted(found, Some(self.held().0), None);
+                engine.notify(|| EventKind::Exhausted(&exhausted));
+                // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
+                recover(&engine.device)?;
+                let cause = exhausted.cause;
+                let event = Event::UpdateRetried { cause };
+                tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
+                engine.happened(event, &mut processed.events);
+                processed.retries += 1;
+                report = self.commit(&mut sum);
+            }
+            if report.is_ok() {
+                // At once: an observer may panic after this.
+                self.positions.consume();
+                // The other ranks' elements come later.
+                self.accumulator.is_interrupted =
+                    self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
+            }
+            report.map_err(|error| unmask(error, &engine.device))
+        });
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
@@ -63,39 +86,8 @@ impl<O: Commit> Core<O> {
         Err(ended(exhausted, false, remedies, engine.memory.as_ref()))
     }
 
-    fn commit(
-        &mut self,
-        engine: &Engine,
-        measured: &Measured,
-        processed: &mut Processed<()>,
-    ) -> Result<StepReport> {
-        // The ranks add theirs once.
-        let mut sum = None;
-        let mut report = self.commit_once(&mut sum);
-        if let Err(Error::ResourceExhausted(found)) = report {
-            let exhausted = measured.exhausted(found, Some(self.held().0), None);
-            engine.notify(|| EventKind::Exhausted(&exhausted));
-            // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
-            recover(&engine.device)?;
-            let cause = exhausted.cause;
-            let event = Event::UpdateRetried { cause };
-            tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
-            engine.happened(event, &mut processed.events);
-            processed.retries += 1;
-            report = self.commit_once(&mut sum);
-        }
-        if report.is_ok() {
-            // At once: an observer may panic after this.
-            self.positions.consume();
-            // The other ranks' elements come later.
-            self.accumulator.is_interrupted =
-                self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
-        }
-        report.map_err(|error| unmask(error, &engine.device))
-    }
-
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
-    fn commit_once(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
+    fn commit(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
         let Some((shard, of)) = &mut self.shard else {
             return self.accumulator.commit(O::commit);
         };
