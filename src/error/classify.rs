@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use super::circumstances::{Phase, Resource};
 use super::codes::{self, Class, DeviceFault};
-use super::error::{Error, Invalid, UpdateInterrupted, WindowLost};
-use super::exhausted::ResourceExhausted;
+use super::error::{Error, INTERRUPTED, Invalid, LOST, UpdateInterrupted, WindowLost};
+use super::exhausted::{ResourceExhausted, read};
 use super::files::{BoxedError, CheckpointError, DataError};
-use super::{nn, report};
+use super::nn;
+use super::unreached::UNREACHED;
 
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
 ///
@@ -230,17 +231,32 @@ fn class_of(error: &AnyError) -> Class {
     let mut shown = String::new();
     // If `Display` fails, the text before it still counts.
     let _ = write!(shown, "{text}");
-    if report::is_final(&shown) {
+    if is_final(&shown) {
         return Class::Other;
     }
     match codes::find(&shown, is_foreign) {
         Some(fault @ Class::Fault(_)) => fault,
         found => {
             // Where an enum passes one of this crate's errors through, nothing but its text is left.
-            let ours = report::read(&shown).map(|ours| Class::Exhausted(Box::new(ours)));
+            let ours = read(&shown).map(|ours| Class::Exhausted(Box::new(ours)));
             ours.or(found).unwrap_or(Class::Other)
         }
     }
+}
+
+/// Whether a text is that of an error that is not retried, whatever names and causes it shows.
+fn is_final(text: &str) -> bool {
+    is_unreached(text) || text.contains(LOST) || text.contains(INTERRUPTED)
+}
+
+/// Whether it says for how many of how many parameters: the words alone may be anybody's.
+fn is_unreached(text: &str) -> bool {
+    text.split(UNREACHED).skip(1).any(|rest| {
+        let words: Vec<_> = rest.split_whitespace().take(4).collect();
+        let is_number = |word: &str| word.parse::<usize>().is_ok();
+        matches!(words[..], [count, "of", all, what]
+            if is_number(count) && is_number(all) && what.starts_with("parameters"))
+    })
 }
 
 /// The class of one error of a chain, if its type is known.

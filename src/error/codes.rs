@@ -3,6 +3,9 @@
 //! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says of a sticky
 //! code: "This leaves the process in an inconsistent state … the process must be terminated and relaunched".
 
+use std::error::Error as StdError;
+use std::fmt;
+
 use super::circumstances::{Cause, Resource};
 use super::exhausted::{ResourceExhausted, Source};
 use crate::environment::facts::{self, Status};
@@ -121,6 +124,23 @@ impl DeviceFault {
             remedy: status.remedy,
             source: None,
         }
+    }
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, code, cause, remedy) = (self.name, self.code, self.cause, self.remedy);
+        write!(
+            f,
+            "device fault {name} ({code}): {cause}; the device is lost to this process: save what is in host memory, start a new \
+             process, and {remedy}"
+        )
+    }
+}
+
+impl StdError for DeviceFault {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
     }
 }
 

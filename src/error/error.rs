@@ -167,9 +167,10 @@ impl Error {
     }
 }
 
-/// Words of the error by which its text is known.
+/// Words by which the texts of these errors are known.
 pub(super) const LOST: &str =
     "of earlier batches were lost, parameters and optimizer are unchanged";
+pub(super) const INTERRUPTED: &str = "the optimizer was interrupted during an update";
 
 /// The accumulated gradients were lost: a batch failed after something of it was added, the update could not begin, or the call
 /// before panicked. Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the
@@ -231,6 +232,33 @@ impl UpdateInterrupted {
         }
     }
 }
+
+impl fmt::Display for UpdateInterrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{INTERRUPTED}, parameters may be partly updated: resume from a checkpoint (or set the parameters and call `load_state`); an \
+             optimizer that saves no state, as in `Foreign`, is then replaced by a new one with `replace_optimizer`",
+        )?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text of `Display`: `main` shows this one, and candle's own errors use one text for both.
+macro_rules! debug_as_display {
+    ($($error:ident),+) => {$(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
+}
+
+debug_as_display!(WindowLost, UpdateInterrupted, Invalid);
 
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
 ///
@@ -317,12 +345,6 @@ impl Invalid {
 
     pub(super) fn shown(&self) -> Option<&(dyn StdError + 'static)> {
         Some(&**self.cause.as_ref()?)
-    }
-}
-
-impl fmt::Debug for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

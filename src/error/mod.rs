@@ -15,7 +15,6 @@ mod nn;
 #[cfg(not(feature = "nn"))]
 #[path = "without_nn.rs"]
 mod nn;
-mod report;
 mod training;
 mod unreached;
 

@@ -165,6 +165,12 @@ impl fmt::Display for UnreachedParameters {
     }
 }
 
+impl fmt::Debug for UnreachedParameters {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
 impl std::error::Error for UnreachedParameters {}
 
 /// Writes `most` modules, the first one after the first separator, and the number of the others.
