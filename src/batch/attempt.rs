@@ -5,8 +5,8 @@ use std::time::Instant;
 use bytesize::ByteSize;
 
 use super::engine::Engine;
+use super::event::{EventKind, MicroBatch};
 use super::measured::Measured;
-use super::observer::{EventKind, MicroBatch};
 use super::policy::{Completed, taken};
 use super::recompute::Regions;
 use crate::error::{

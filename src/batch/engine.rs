@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use super::event::Event;
+use super::event::{Event, EventKind, Observer, Task, TrainingEvent};
 use super::measured::Measured;
-use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::{BatchPolicy, Extent};
 use super::recompute::{Recompute, Regions};
 use super::regions::{KnownRegions, Trials, shape};

@@ -6,7 +6,6 @@ mod event;
 mod halving;
 mod measured;
 mod model;
-mod observer;
 mod policy;
 mod position;
 mod predictive;
@@ -19,12 +18,13 @@ mod slices;
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub(crate) use engine::Engine;
 pub use engine::Processed;
-pub use event::{CutCheck, CutFinding, Event};
+pub use event::{
+    CutCheck, CutFinding, Event, EventKind, MicroBatch, Observer, Task, TrainingEvent,
+};
 pub use halving::{Halving, HalvingBuilder};
 pub(crate) use measured::{Measured, ended};
 use model::MOST_COST;
 pub use model::MemoryModel;
-pub use observer::{EventKind, MicroBatch, Observer, Task, TrainingEvent};
 pub(crate) use policy::at_least_one;
 pub use policy::{BatchPolicy, Completed, Extent, Failed, Fixed};
 pub use position::{Consumer, Division, Fingerprint, Origin, Position};

@@ -4,9 +4,9 @@ use candle_core::Device;
 
 use super::attempt::{Attempt, Failure, Held};
 use super::engine::{Engine, Processed};
+use super::event::{MicroBatch, Observer, Task};
 use super::measured::{Measured, ended};
 use super::model::MemoryModel;
-use super::observer::{MicroBatch, Observer, Task};
 use super::policy::{BatchPolicy, Extent, at_least_one, taken};
 use super::position::{Origin, waited};
 use super::predictive::Predictive;

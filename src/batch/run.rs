@@ -2,9 +2,8 @@ use std::time::Instant;
 
 use super::attempt::{Failure, Work};
 use super::engine::{Engine, Processed};
-use super::event::Event;
+use super::event::{Event, EventKind, MicroBatch};
 use super::measured::{ended, is_passing};
-use super::observer::{EventKind, MicroBatch};
 use super::policy::{Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
