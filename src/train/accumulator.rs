@@ -1,9 +1,10 @@
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
+use super::buffers::Reach;
 use super::loss::Loss;
 use super::report::{Recent, StepReport};
-use super::slots::{Contribution, Reach, Slots};
+use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
 use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
 use crate::optim::{Commit, Committed, Parameter};

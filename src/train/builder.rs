@@ -3,11 +3,11 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::adaptive::AdaptiveTrainer;
+use super::buffers::Reach;
 use super::core::Core;
 use super::cut::Checks;
 use super::ranks::join;
 use super::report::Settings;
-use super::slots::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task, at_least_one};
 use crate::distributed::Group;
 use crate::error::{Result, invalid};

@@ -3,13 +3,13 @@ use std::time::Instant;
 use candle_core::{Tensor, Var};
 
 use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Reach};
 use super::cut::{self, Checks, Side};
 use super::input::{Forward, Given};
 use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
 use super::report::Spent;
-use super::slots::{Contribution, Reach};
+use super::slots::Contribution;
 use crate::batch::{
     Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
 };

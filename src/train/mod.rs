@@ -8,7 +8,6 @@ mod builder;
 mod core;
 mod cut;
 mod estimate;
-mod exchanged;
 mod flat;
 mod input;
 mod loss;

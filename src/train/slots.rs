@@ -1,8 +1,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, TensorId, Var};
+use candle_core::{DType, Tensor, Var};
 
+use super::buffers::Reach;
 use super::flat::{Flat, Layout, Slot};
 use super::loss::Weighted;
 use crate::batch::run_phase;
@@ -10,8 +11,7 @@ use crate::error::{
     Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train,
     untrainable,
 };
-use crate::names::{Patterns, is_statistic};
-use crate::optim::{Commit, Parameter, blend, check_shape};
+use crate::optim::{Parameter, Shard, blend, check_shape};
 use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
@@ -251,81 +251,132 @@ impl Slots {
     }
 }
 
-/// Which parameters have to receive a gradient, and in how many updates.
-#[derive(Debug, Clone)]
-pub(super) struct Reach {
-    updates: usize,
-    allowed: Patterns,
-    /// Variables that the forward pass changes by itself.
-    buffers: Vec<TensorId>,
+/// Gradients that ranks exchange.
+impl Slots {
+    /// Makes memory that all ranks exchange the slots' buffers.
+    pub(super) fn place(&mut self) -> Result<()> {
+        let Some(layout) = self.layout else {
+            return Ok(());
+        };
+        // Sharded state has no other memory: `follow` refuses what has no place in it.
+        if let Some(flat) = &self.flat
+            && flat.attach(&mut self.slots)
+        {
+            return Ok(());
+        }
+        // The old memory goes first.
+        self.slots.iter_mut().for_each(|slot| slot.buffer = None);
+        self.flat = None;
+        let flat = Flat::new(layout, &self.slots)?;
+        flat.attach(&mut self.slots);
+        self.flat = Some(flat);
+        self.fingerprint = self.checksum();
+        Ok(())
+    }
+
+    /// The elements that this rank sums, all without other ranks, with the fingerprint of the parameters.
+    pub(super) fn shard(&self, rank: usize) -> (Shard, u32) {
+        let parameters: Vec<_> = self
+            .slots
+            .iter()
+            .map(|slot| slot.parameter.clone())
+            .collect();
+        let mut shard = Shard::of(&parameters);
+        match (&self.flat, self.layout) {
+            (Some(flat), Some(layout)) => flat.share(layout, rank, &self.slots, &mut shard),
+            _ => self
+                .vars()
+                .for_each(|var| shard.own(var, 0..var.elem_count())),
+        }
+        (shard, self.fingerprint)
+    }
+
+    /// A checksum of the first gradients that are still awaited.
+    pub(super) fn awaited_fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        if self.is_awaiting {
+            let awaited = self.slots.iter().map(|slot| slot.awaited as u64);
+            awaited.for_each(|awaited| hasher.update(&awaited.to_le_bytes()));
+        }
+        hasher.finalize()
+    }
+
+    pub(super) fn checksum(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for Slot { parameter, .. } in &self.slots {
+            let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
+            hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
+        }
+        for bucket in self.flat.iter().flat_map(|flat| &flat.buckets) {
+            hasher.update(&bucket.elem_count().to_le_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// Prepares the buffers for the sum over all ranks: slots that only other ranks have filled become 0, and statistics are copied.
+    pub(super) fn complete(&mut self, is_filled: impl Fn(usize) -> bool) -> Result<()> {
+        let filled = self.slots.iter_mut().enumerate();
+        for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
+            let Some(buffer) = &slot.buffer else {
+                continue;
+            };
+            if !slot.is_filled {
+                buffer.zero_set()?;
+            }
+            (slot.is_filled, slot.is_reached) = (true, true);
+        }
+        self.statistics().try_for_each(put)
+    }
+
+    /// Makes the sums of the ranks' statistics, such as BatchNorm's running mean, this rank's.
+    pub(super) fn take_statistics(&self) -> Result<()> {
+        self.statistics().try_for_each(take)
+    }
+
+    /// Copies what this rank has updated, and the rest, into the buffers of the gradients.
+    pub(super) fn put_parameters(&self) -> Result<()> {
+        self.learning().try_for_each(put)
+    }
+
+    /// Copies the parameters back.
+    pub(super) fn take_parameters(&self) -> Result<()> {
+        self.learning().try_for_each(take)
+    }
+
+    /// Those that an update changes, with their buffers.
+    fn learning(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
+    }
+
+    /// Those that the forward pass changes by itself, with their buffers.
+    fn statistics(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter().filter(|slot| !slot.is_filled);
+        let statistics = slots.filter(|slot| self.reach.is_buffer(&slot.parameter));
+        statistics.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
+    }
+
+    /// What only an update changes.
+    pub(super) fn updated(&self) -> impl Iterator<Item = &Var> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.map(|slot| &slot.parameter.var)
+    }
 }
 
-impl Default for Reach {
-    fn default() -> Self {
-        Self {
-            updates: 1,
-            allowed: Patterns::default(),
-            buffers: Vec::new(),
-        }
-    }
+/// Copies a parameter into its buffer.
+fn put((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+    let value = parameter.var.as_detached_tensor();
+    Ok(blend(buffer, 0., 1., Some(&value))?)
 }
 
-impl Reach {
-    pub(super) fn within(mut self, updates: usize) -> Self {
-        self.updates = updates;
-        self
+/// Copies a buffer into its parameter, on the CPU and on CUDA without an allocation, because some of an update may have been applied.
+fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+    let var = &parameter.var;
+    match var.dtype() {
+        DType::BF16 | DType::F16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,
+        dtype => var.set(&buffer.to_dtype(dtype)?)?,
     }
-
-    pub(super) fn allow(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.allowed.add(patterns);
-        self
-    }
-
-    pub(super) fn with_buffers(mut self, buffers: &[Tensor]) -> Self {
-        self.buffers.extend(buffers.iter().map(Tensor::id));
-        self
-    }
-
-    /// Refuses settings that cannot be meant.
-    pub(super) fn check<O: Commit>(&self, optimizer: &O) -> Result<()> {
-        if self.updates == 0 {
-            return Err(invalid!(
-                Parameter,
-                "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"
-            ));
-        }
-        let frozen = optimizer.frozen();
-        let all = optimizer.parameters().iter().chain(&frozen);
-        self.allowed
-            .check(all.map(|parameter| parameter.name.as_str()))
-    }
-
-    /// For the comparison with other ranks.
-    pub(super) fn describe(&self) -> String {
-        let Self {
-            updates, allowed, ..
-        } = self;
-        format!("gradients arrive within {updates} updates, but those of {allowed:?}")
-    }
-
-    pub(super) fn is_buffer(&self, Parameter { name, var, .. }: &Parameter) -> bool {
-        is_statistic(name) || self.buffers.contains(&var.id())
-    }
-
-    /// The variables that the forward pass changes by itself: those that the caller named, and an optimizer's running statistics.
-    pub(super) fn buffers<O: Commit>(&self, optimizer: &O, named: &[Tensor]) -> Vec<Tensor> {
-        let frozen = optimizer.frozen();
-        let all = optimizer.parameters().iter().chain(&frozen);
-        let unnamed = all.filter(|p| is_statistic(&p.name) && !self.buffers.contains(&p.var.id()));
-        let unnamed = unnamed.map(|parameter| parameter.var.as_tensor().clone());
-        named.iter().cloned().chain(unnamed).collect()
-    }
-
-    /// The number of updates in which this parameter may still receive its first gradient; 0 if it needs none.
-    pub(super) fn awaited(&self, parameter: &Parameter) -> usize {
-        match self.is_buffer(parameter) || self.allowed.has(&parameter.name) {
-            true => 0,
-            false => self.updates,
-        }
-    }
+    Ok(())
 }
