@@ -160,12 +160,8 @@ impl Flat {
         let dtype = loss.dtype();
         let part = if weight > 0. { weight.recip() } else { 0. };
         let known = Tensor::new(known * part, &Device::Cpu)?.to_dtype(dtype)?;
-        blend(
-            loss,
-            0.,
-            1.,
-            Some(&known.to_device(loss.device())?.reshape(1)?),
-        )?;
+        let known = known.to_device(loss.device())?.reshape(1)?;
+        blend(loss, 0., 1., Some(&known))?;
         for (value, factor) in pending {
             let value = value.flatten_all()?.narrow(0, 0, 1)?;
             blend(loss, 1., factor * part, Some(&value.to_dtype(dtype)?))?;

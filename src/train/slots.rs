@@ -214,11 +214,8 @@ impl Slots {
             return Ok(());
         }
         let name = |(_, slot): (usize, &Slot)| slot.parameter.name.clone();
-        let (names, others) = (
-            unreached.into_iter().map(name),
-            others.into_iter().map(name),
-        );
-        let unreached = UnreachedParameters::new(names, others);
+        let (names, others) = (unreached.into_iter(), others.into_iter());
+        let unreached = UnreachedParameters::new(names.map(name), others.map(name));
         Err(unreached.within(self.reach.updates))
     }
 
@@ -240,10 +237,8 @@ impl Slots {
     pub(super) fn bytes(&self) -> (u64, u64) {
         let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         let buffers = self.slots.iter().filter_map(|slot| slot.buffer.as_ref());
-        (
-            self.vars().map(|var| bytes(var)).sum(),
-            buffers.map(bytes).sum(),
-        )
+        let parameters = self.vars().map(|var| bytes(var)).sum();
+        (parameters, buffers.map(bytes).sum())
     }
 
     pub(super) fn vars(&self) -> impl Iterator<Item = &Var> {
@@ -276,12 +271,8 @@ impl Slots {
 
     /// The elements that this rank sums, all without other ranks, with the fingerprint of the parameters.
     pub(super) fn shard(&self, rank: usize) -> (Shard, u32) {
-        let parameters: Vec<_> = self
-            .slots
-            .iter()
-            .map(|slot| slot.parameter.clone())
-            .collect();
-        let mut shard = Shard::of(&parameters);
+        let parameters = self.slots.iter().map(|slot| slot.parameter.clone());
+        let mut shard = Shard::of(&Vec::from_iter(parameters));
         match (&self.flat, self.layout) {
             (Some(flat), Some(layout)) => flat.share(layout, rank, &self.slots, &mut shard),
             _ => self
