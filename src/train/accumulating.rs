@@ -123,7 +123,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
         L: Into<Loss>,
         E: From<Error>,
     {
-        let mut own = OwnError::none();
+        let mut own = OwnError(None);
         let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| own.carry(error, &as_error))
         });

@@ -142,15 +142,6 @@ impl<O: Commit> GradientAccumulator<O> {
         Ok(report)
     }
 
-    /// The error of an update of which a part was applied. A lost device or group keeps its own error, which says more.
-    pub(super) fn interrupt(&mut self, reason: Error) -> Error {
-        self.is_interrupted = true;
-        match reason {
-            Error::Group(_) => reason,
-            reason => UpdateInterrupted::with(reason),
-        }
-    }
-
     /// Drops the accumulated gradients, and returns the number of their samples.
     pub fn reset(&mut self) -> usize {
         self.slots.reset();
@@ -175,7 +166,8 @@ impl<O: Commit> GradientAccumulator<O> {
     /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
     /// those that [`allow_unreached`](super::GradientAccumulatorBuilder::allow_unreached) names are among them.
     pub fn unreached(&self) -> Vec<Parameter> {
-        self.slots.unreached()
+        let unreached = self.slots.slots.iter().filter(|slot| !slot.is_reached);
+        unreached.map(|slot| slot.parameter.clone()).collect()
     }
 
     /// Returns the optimizer.

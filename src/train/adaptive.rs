@@ -214,7 +214,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         L: Into<Loss>,
         E: From<Error>,
     {
-        let mut own = OwnError::none();
+        let mut own = OwnError(None);
         let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| own.carry(error, &as_error))
         });
@@ -506,7 +506,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 /// Tells the other ranks of an error, unless they know.
 fn told<T>(turn: Option<Turn>, done: Result<T>) -> Result<T> {
     if let (Some(turn), Err(error)) = (turn, &done) {
-        turn.fail(error);
+        turn.fail(error.to_string());
     }
     done
 }

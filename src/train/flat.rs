@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor, TensorId};
 
+use super::loss::StepLoss;
 use crate::error::Result;
 use crate::optim::{Parameter, Shard, blend};
 
@@ -148,21 +149,16 @@ impl Flat {
     }
 
     /// Writes the mean of a rank's losses: their sum over their weight, or 0 if there are none.
-    pub(super) fn set_loss(
-        &self,
-        known: f64,
-        pending: &[(Tensor, f64)],
-        weight: f64,
-    ) -> Result<()> {
+    pub(super) fn set_loss(&self, losses: &StepLoss) -> Result<()> {
         let Some(loss) = &self.loss else {
             return Ok(());
         };
-        let dtype = loss.dtype();
+        let (dtype, weight) = (loss.dtype(), losses.weight());
         let part = if weight > 0. { weight.recip() } else { 0. };
-        let known = Tensor::new(known * part, &Device::Cpu)?.to_dtype(dtype)?;
+        let known = Tensor::new(losses.sum * part, &Device::Cpu)?.to_dtype(dtype)?;
         let known = known.to_device(loss.device())?.reshape(1)?;
         blend(loss, 0., 1., Some(&known))?;
-        for (value, factor) in pending {
+        for (value, factor) in &losses.pending {
             let value = value.flatten_all()?.narrow(0, 0, 1)?;
             blend(loss, 1., factor * part, Some(&value.to_dtype(dtype)?))?;
         }

@@ -132,13 +132,9 @@ pub(super) fn with_given<I: StepInput, L: Into<Loss>, T, R>(
 
 /// An error of a closure whose type need not implement [`StdError`], until it is returned: a [`Carried`] with its text stands in its place.
 #[derive(Debug)]
-pub(super) struct OwnError<E>(Option<E>);
+pub(super) struct OwnError<E>(pub(super) Option<E>);
 
 impl<E: From<Error>> OwnError<E> {
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-
     /// Keeps an error, which is `shown` as one of the standard library's. An exhaustion or a device fault in it comes out as such.
     pub(super) fn carry(
         &mut self,

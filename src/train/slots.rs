@@ -193,11 +193,6 @@ impl Slots {
             .for_each(|slot| slot.is_filled = false);
     }
 
-    pub(super) fn unreached(&self) -> Vec<Parameter> {
-        let unreached = self.slots.iter().filter(|slot| !slot.is_reached);
-        unreached.map(|slot| slot.parameter.clone()).collect()
-    }
-
     /// Fails if this window is the last in which a parameter's first gradient could arrive, and neither this rank nor another has one.
     pub(super) fn check_reached(
         &self,
@@ -319,30 +314,15 @@ impl Slots {
         self.statistics().try_for_each(put)
     }
 
-    /// Makes the sums of the ranks' statistics, such as BatchNorm's running mean, this rank's.
-    pub(super) fn take_statistics(&self) -> Result<()> {
-        self.statistics().try_for_each(take)
-    }
-
-    /// Copies what this rank has updated, and the rest, into the buffers of the gradients.
-    pub(super) fn put_parameters(&self) -> Result<()> {
-        self.learning().try_for_each(put)
-    }
-
-    /// Copies the parameters back.
-    pub(super) fn take_parameters(&self) -> Result<()> {
-        self.learning().try_for_each(take)
-    }
-
     /// Those that an update changes, with their buffers.
-    fn learning(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+    pub(super) fn learning(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
         let slots = self.slots.iter();
         let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
         slots.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
     }
 
-    /// Those that the forward pass changes by itself, with their buffers.
-    fn statistics(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+    /// Those that the forward pass changes by itself, such as BatchNorm's running mean, with their buffers.
+    pub(super) fn statistics(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
         let slots = self.slots.iter().filter(|slot| !slot.is_filled);
         let statistics = slots.filter(|slot| self.reach.is_buffer(&slot.parameter));
         statistics.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
@@ -357,13 +337,13 @@ impl Slots {
 }
 
 /// Copies a parameter into its buffer.
-fn put((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+pub(super) fn put((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
     let value = parameter.var.as_detached_tensor();
     Ok(blend(buffer, 0., 1., Some(&value))?)
 }
 
 /// Copies a buffer into its parameter, on the CPU and on CUDA without an allocation, because some of an update may have been applied.
-fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+pub(super) fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
     let var = &parameter.var;
     match var.dtype() {
         DType::BF16 | DType::F16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,

@@ -14,6 +14,7 @@ use shares::Shares;
 pub(super) use status::{Data, Turn};
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use candle_core::Var;
@@ -23,7 +24,7 @@ use super::flat::Layout;
 use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Measured, Processed};
 use crate::distributed::{Collectives, Group, Operation};
-use crate::error::{GroupError, Result};
+use crate::error::{Error, GroupError, Result, UpdateInterrupted};
 use crate::optim::{Commit, Parameter};
 
 impl<O: Commit> Core<O> {
@@ -55,15 +56,17 @@ impl<O: Commit> Core<O> {
                     accumulator.is_interrupted = false;
                     exchange.reduced += shared;
                 }
-                // This rank's elements have moved, and not all others.
-                Err(error) => report = Err(accumulator.interrupt(error)),
+                // This rank's elements have moved, and not all others. A lost group keeps its own error, which says more.
+                Err(error @ Error::Group(_)) => report = Err(error),
+                Err(error) => report = Err(UpdateInterrupted::with(error)),
             }
         }
         if let Some(ranks) = ranks {
-            ranks.end();
+            // Applied or not: a panic from here on concerns no other rank.
+            ranks.progress.is_over.store(true, Ordering::Relaxed);
             if let Err(error) = &report {
                 // The others may have updated.
-                ranks.fail(&error.to_string());
+                ranks.group.control().fail(&error.to_string());
             }
         }
         let mut report = report?;

@@ -18,21 +18,22 @@ use crate::train::accumulator::GradientAccumulator;
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
 use crate::train::report::{Exchange, RankWork, Spent};
+use crate::train::slots::{put, take};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
 pub(in crate::train) struct Ranks {
     pub(super) group: Group,
-    pub(super) engine: Arc<dyn Collectives>,
+    engine: Arc<dyn Collectives>,
     /// Parameters are compared after this many updates.
-    pub(super) compare_every: u64,
+    compare_every: u64,
     /// Parameters are compared in the next update.
     compares: bool,
-    progress: Arc<Progress>,
+    pub(super) progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
     /// `None` if batches are not divided by what ranks were measured to do.
-    pub(super) shares: Option<Shares>,
+    shares: Option<Shares>,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -71,19 +72,9 @@ impl Ranks {
         Turn::new(&self.group, &self.progress)
     }
 
-    /// Ends this rank's update, applied or not: a panic from here on concerns no other rank.
-    pub(super) fn end(&self) {
-        self.progress.is_over.store(true, Ordering::Relaxed);
-    }
-
     /// Compares the ranks' parameters in the next update, because they were loaded.
     pub(in crate::train) fn compare(&mut self) {
         self.compares = true;
-    }
-
-    /// Ends the group, because this rank could not apply an update that others have.
-    pub(super) fn fail(&self, reason: &str) {
-        self.group.control().fail(reason);
     }
 
     /// Replaces this rank's accumulated gradients by those of all ranks. After an error nothing has changed if all ranks have it; if the engine
@@ -131,7 +122,7 @@ impl Ranks {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
-                self.fail(&error.to_string());
+                self.group.control().fail(&error.to_string());
                 return Err(error);
             }
         }
@@ -194,8 +185,7 @@ impl Ranks {
         }
         let mut loss = None;
         if let Some(flat) = &slots.flat {
-            let weight = window.loss.weight();
-            (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
+            flat.set_loss(&window.loss)?;
             loss = flat.loss.as_ref().map(Tensor::zeros_like).transpose()?;
         }
         // Also after the first update, where most of what differs between ranks shows.
@@ -251,7 +241,7 @@ impl Ranks {
             accumulator.window.loss = mean;
             return Ok(Some(loss));
         }
-        slots.take_statistics()?;
+        slots.statistics().try_for_each(take)?;
         if let Some(sum) = &flat.loss {
             loss.slice_set(sum, 0, 0)?;
         }
@@ -274,14 +264,14 @@ impl Ranks {
         };
         let share = || {
             testing::inject(Phase::Reduce)?;
-            slots.put_parameters()?;
+            slots.learning().try_for_each(put)?;
             let watch = self.group.watch("share parameters");
             for bucket in &flat.buckets {
                 self.engine.exchange(bucket, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
-            slots.take_parameters()?;
-            slots.take_statistics()?;
+            slots.learning().try_for_each(take)?;
+            slots.statistics().try_for_each(take)?;
             if let Some(sum) = &flat.loss {
                 loss.slice_set(sum, 0, 0)?;
             }

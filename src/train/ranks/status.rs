@@ -144,12 +144,8 @@ impl Turn {
         }
     }
 
-    /// Ends the step with this error.
-    pub(in crate::train) fn fail(self, error: &Error) {
-        self.tell(error.to_string());
-    }
-
-    fn tell(&self, reason: String) {
+    /// Ends the step for this reason, unless the others know how it ended.
+    pub(in crate::train) fn fail(&self, reason: String) {
         if self.progress.has_spoken.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -167,7 +163,7 @@ impl Drop for Turn {
             let reason = "it panicked after its status message, in the exchange or the update";
             self.group.control().fail(reason);
         }
-        self.tell("it panicked".to_owned());
+        self.fail("it panicked".to_owned());
     }
 }
 
