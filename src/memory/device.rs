@@ -242,12 +242,6 @@ impl PeakScope {
         Some((now, self.highest.swap(now, Relaxed).max(now)))
     }
 
-    /// The use now.
-    #[cfg(feature = "layers")]
-    pub(crate) fn in_use(&self) -> Option<u64> {
-        self.memory.in_use()
-    }
-
     /// The highest use since the scope began, in bytes; `None` if it is not counted.
     pub fn peak(&self) -> Option<u64> {
         self.memory.collect_peak();
