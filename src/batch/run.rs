@@ -60,7 +60,19 @@ impl Engine {
         while at.done < batch.samples {
             // Two trainers on one memory take turns, so that each knows what is in use.
             let _turn = memory.as_ref().map(DeviceMemory::turn);
-            self.prepare(&at, &mut processed.events);
+            if let Some(memory) = &memory {
+                // Other processes' use takes asking the driver, so not before every micro-batch.
+                let now = match at.done == 0 || at.attempt > 0 {
+                    true => {
+                        memory.maintain();
+                        memory.surroundings()
+                    }
+                    false => memory.reading(),
+                };
+                self.note_change(&at, &mut processed.events, |engine| {
+                    engine.policy.prepare(&now);
+                });
+            }
             let again = at.again.take();
             let size = again.unwrap_or_else(|| self.size(&at).min(at.below - 1));
             let extent = batch.part(size);
@@ -234,20 +246,6 @@ impl Engine {
     fn size(&self, at: &Position) -> usize {
         let remaining = at.batch.samples - at.done;
         self.policy.size(remaining).clamp(1, remaining)
-    }
-
-    /// Shows the policy the memory before a micro-batch begins.
-    fn prepare(&mut self, at: &Position, events: &mut Vec<Event>) {
-        let Some(memory) = &self.memory else { return };
-        // Other processes' use takes asking the driver, so not before every micro-batch.
-        let now = match at.done == 0 || at.attempt > 0 {
-            true => {
-                memory.maintain();
-                memory.surroundings()
-            }
-            false => memory.reading(),
-        };
-        self.note_change(at, events, |engine| engine.policy.prepare(&now));
     }
 
     /// Lets the policy learn something, and reports whether that changes its size. It is asked about the same number of samples

@@ -372,15 +372,13 @@ fn differentiate<O: Commit>(
 
 impl<O: Commit> Work<()> for Accumulation<'_, O> {
     fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
-        let done = self.accumulate(attempt);
-        if let Err(failure) = &done {
-            // The outputs go with the failed work, because they may hold memory.
+        // The outputs go with failed work, because they may hold memory.
+        self.accumulate(attempt).inspect_err(|failure| {
             (self.truncate)(match failure {
                 Failure::MicroBatch(_) => attempt.micro.index,
                 Failure::Batch(_) | Failure::Final(_) => 0,
             });
-        }
-        done
+        })
     }
 
     fn held(&self) -> Held {
