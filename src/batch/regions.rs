@@ -1,6 +1,5 @@
 //! What an engine knows of a model's marked regions, and of the times with them kept and recomputed.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::policy::{Completed, Extent, taken};
@@ -123,50 +122,40 @@ impl Proven {
 /// Batches of a shape that are timed, with regions kept and recomputed in turn, twice: the first ones also search their sizes.
 const BATCHES: u32 = 4;
 
-/// Batches have the same shape if the costs of their samples have as many binary digits.
-type ShapeKey = u32;
-
-/// What was timed for [`Recompute::Measured`](super::Recompute::Measured).
+/// What was timed for [`Recompute::Measured`](super::Recompute::Measured) of batches of one shape.
 #[derive(Debug, Default)]
-pub(super) struct Trials(HashMap<ShapeKey, Trial>);
-
-#[derive(Debug, Default)]
-struct Trial {
+pub(super) struct Trial {
     batches: u32,
     /// The shortest time that a sample took, with regions kept and recomputed.
     shortest: [Option<Duration>; 2],
 }
 
-impl Trials {
-    pub(super) fn is_open(&self, shape: ShapeKey) -> bool {
-        let trial = self.0.get(&shape);
-        trial.is_none_or(|trial| trial.batches < BATCHES)
+impl Trial {
+    pub(super) fn is_open(&self) -> bool {
+        self.batches < BATCHES
     }
 
-    /// Whether the next batch of this shape recomputes regions.
-    pub(super) fn recomputes(&self, shape: ShapeKey) -> bool {
-        self.0.get(&shape).is_some_and(|trial| {
-            let [kept, recomputed] = trial.shortest;
-            match trial.batches < BATCHES {
-                true => trial.batches % 2 == 1,
-                false => recomputed < kept,
-            }
-        })
+    /// Whether the next batch recomputes regions.
+    pub(super) fn recomputes(&self) -> bool {
+        let [kept, recomputed] = self.shortest;
+        match self.is_open() {
+            true => self.batches % 2 == 1,
+            false => recomputed < kept,
+        }
     }
 
-    pub(super) fn note(&mut self, shape: ShapeKey, each: Duration) {
-        let trial = self.0.entry(shape).or_default();
-        let [kept, recomputed] = &mut trial.shortest;
-        let of = match trial.batches % 2 {
+    pub(super) fn note(&mut self, each: Duration) {
+        let [kept, recomputed] = &mut self.shortest;
+        let of = match self.batches % 2 {
             0 => kept,
             _ => recomputed,
         };
         *of = Some(of.map_or(each, |before| before.min(each)));
-        trial.batches += 1;
+        self.batches += 1;
     }
 }
 
-/// The shape of a batch.
-pub(super) fn shape(batch: &Extent) -> ShapeKey {
+/// Batches have the same shape if the costs of their samples have as many binary digits.
+pub(super) fn shape(batch: &Extent) -> u32 {
     batch.each().ilog2()
 }
