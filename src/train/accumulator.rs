@@ -295,7 +295,10 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
     /// ([`is_parameter`](crate::Error::is_parameter)).
     pub fn build(self) -> Result<GradientAccumulator<O>> {
         self.reach.check(&self.optimizer)?;
-        let mut slots = Slots::new(self.reach);
+        let mut slots = Slots {
+            reach: self.reach,
+            ..Slots::default()
+        };
         slots.follow(self.optimizer.parameters())?;
         Ok(GradientAccumulator {
             optimizer: self.optimizer,

@@ -51,7 +51,10 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             group: None,
-            exchange: Settings::default(),
+            exchange: Settings {
+                compare_every: 1000,
+                measured: None,
+            },
             checks_cuts: true,
             batches,
             finish,

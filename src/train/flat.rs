@@ -19,7 +19,7 @@ pub(super) struct Layout {
 }
 
 /// The gradient buffers of all parameters, one after the other, and the mean of the losses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Flat {
     /// Each is exchanged in one call.
     pub(super) buckets: Vec<Tensor>,
@@ -71,11 +71,7 @@ impl Layout {
 impl Flat {
     /// Allocates the memory for these slots.
     pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
-        let mut flat = Self {
-            buckets: Vec::new(),
-            loss: None,
-            places: HashMap::new(),
-        };
+        let mut flat = Self::default();
         for dtype in [DType::F32, DType::F64] {
             let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
             let slots: Vec<_> = slots.collect();

@@ -276,15 +276,6 @@ pub(super) struct Settings {
     pub(super) measured: Option<usize>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            compare_every: 1000,
-            measured: None,
-        }
-    }
-}
-
 /// What the samples of an update took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spent {

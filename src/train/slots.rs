@@ -15,7 +15,7 @@ use crate::optim::{Parameter, Shard, blend, check_shape};
 use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slots {
     pub(super) slots: Vec<Slot>,
     pub(super) reach: Reach,
@@ -36,18 +36,6 @@ pub(super) type Gradients = Vec<Option<Tensor>>;
 pub(super) type Contribution = (Weighted, Gradients);
 
 impl Slots {
-    pub(super) fn new(reach: Reach) -> Self {
-        Self {
-            slots: Vec::new(),
-            reach,
-            is_awaiting: false,
-            layout: None,
-            flat: None,
-            is_sharded: false,
-            fingerprint: 0,
-        }
-    }
-
     /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are ignored.
     pub(super) fn follow(&mut self, parameters: &[Parameter]) -> Result<()> {
         let trainable = || parameters.iter().filter(|p| !p.var.dtype().is_int());

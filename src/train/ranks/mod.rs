@@ -10,7 +10,6 @@ mod shares;
 mod status;
 
 pub(super) use reduce::Ranks;
-use shares::Shares;
 pub(super) use status::{Data, Turn};
 
 use std::sync::Arc;
@@ -124,9 +123,7 @@ fn place<O: Commit>(
     let slots = &mut core.accumulator.slots;
     slots.layout = Some(layout);
     slots.place()?;
-    let shares = |updates| Shares::new(group.size(), updates);
-    let shares = settings.measured.map(shares);
-    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
+    core.ranks = Some(Ranks::new(group, engine, &settings));
     core.shard()
 }
 

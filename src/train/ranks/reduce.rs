@@ -17,7 +17,7 @@ use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
-use crate::train::report::{Exchange, RankWork, Spent};
+use crate::train::report::{Exchange, RankWork, Settings, Spent};
 use crate::train::slots::{put, take};
 
 /// The other ranks of a trainer.
@@ -41,20 +41,16 @@ pub(in crate::train) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(
-        group: &Group,
-        engine: Arc<dyn Collectives>,
-        compare_every: u64,
-        shares: Option<Shares>,
-    ) -> Self {
+    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, settings: &Settings) -> Self {
+        let shares = |updates| Shares::new(group.size(), updates);
         Self {
             group: group.clone(),
             engine,
-            compare_every,
+            compare_every: settings.compare_every,
             compares: true,
             progress: Arc::default(),
             since: Instant::now(),
-            shares,
+            shares: settings.measured.map(shares),
             is_sharded: false,
             loss: None,
         }
