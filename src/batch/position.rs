@@ -72,19 +72,12 @@ impl Position {
 
     /// How `saved` differs from a position of the same batches, each with both values.
     pub(crate) fn differences(&self, saved: &Self) -> Vec<String> {
-        let version = (
-            "version",
-            saved.version.to_string(),
-            self.version.to_string(),
-        );
-        let version = (saved.version != self.version).then_some(version);
-        let differences = version
-            .into_iter()
-            .chain(saved.data.differences(&self.data));
-        differences
-            .map(|(what, saved, here)| format!("{what}: saved {saved}, here {here}"))
-            .chain(saved.impossible())
-            .collect()
+        let (theirs, here) = (saved.version, self.version);
+        let version = (theirs != here).then(|| format!("version: saved {theirs}, here {here}"));
+        let data = saved.data.differences(&self.data);
+        let data = data.map(|(what, saved, here)| format!("{what}: saved {saved}, here {here}"));
+        let all = version.into_iter().chain(data).chain(saved.impossible());
+        all.collect()
     }
 
     /// Where the same number of samples of the epoch is read, in `windows` windows of other batches: at the beginning of a window, or of the
