@@ -157,14 +157,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step<I, L, E>(
+    pub fn try_step<I: StepInput, L: Into<Loss>, E>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
     ) -> Result<StepReport, E>
     where
-        I: StepInput,
-        L: Into<Loss>,
         E: std::error::Error + From<Error> + Send + Sync + 'static,
     {
         let done = self.step(batch, |slice, micro| {
@@ -203,17 +201,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, unless it holds an exhaustion or a device fault, and those of [`step`](Self::step) converted.
-    pub fn try_step_as<I, L, E>(
+    pub fn try_step_as<I: StepInput, L: Into<Loss>, E: From<Error>>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
         as_error: impl Fn(&E) -> &(dyn std::error::Error + 'static),
-    ) -> Result<StepReport, E>
-    where
-        I: StepInput,
-        L: Into<Loss>,
-        E: From<Error>,
-    {
+    ) -> Result<StepReport, E> {
         let mut own = OwnError(None);
         let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| own.carry(error, &as_error))
