@@ -153,9 +153,7 @@ impl Reach {
 
     /// For the comparison with other ranks.
     pub(super) fn describe(&self) -> String {
-        let Self {
-            updates, allowed, ..
-        } = self;
+        let (updates, allowed) = (self.updates, &self.allowed);
         format!("gradients arrive within {updates} updates, but those of {allowed:?}")
     }
 

@@ -93,17 +93,11 @@ impl<O: Commit> Core<O> {
         given: Given<'_>,
         end: impl FnOnce(&mut Self, &Engine, &mut Processed<()>) -> Result<R>,
     ) -> Result<(Processed<()>, R)> {
-        let Given {
-            extent,
-            origins,
-            forward,
-            truncate,
-        } = given;
-        let extent = match &self.ranks {
-            // Another rank may have samples.
-            Some(_) => extent?,
-            None => not_empty(extent?)?,
-        };
+        let (extent, origins) = (given.extent?, given.origins);
+        if self.ranks.is_none() {
+            // With other ranks, one of them may have samples.
+            not_empty(extent)?;
+        }
         let elsewhere = self.awaited.check(&origins)?;
         self.report_lost()?;
         self.accumulator.begin()?;
@@ -120,7 +114,7 @@ impl<O: Commit> Core<O> {
                 tracing::warn!("{event}");
                 engine.happened(event, &mut took.events);
             }
-            let mut accumulation = Accumulation::new(self, forward, truncate);
+            let mut accumulation = Accumulation::new(self, given.forward, given.truncate);
             accumulation.core.positions.begin(&origins);
             let began = Instant::now();
             let run = match extent.samples {

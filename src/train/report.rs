@@ -177,17 +177,13 @@ impl Recent {
             return Some((step, loss.read().ok()?));
         }
         let mut followed = self.0.lock();
-        let Followed {
-            is_on,
-            newest,
-            queued,
-        } = &mut *followed;
-        *is_on = true;
+        followed.is_on = true;
+        let queued = &mut followed.queued;
         let arrived = queued.iter().rposition(|(.., mark)| mark.has_passed());
         let arrived = arrived.and_then(|arrived| queued.drain(..=arrived).next_back());
         let read = arrived.and_then(|(step, loss, mark)| Some((step, loss.read_before(&mark)?)));
-        *newest = read.or(*newest);
-        *newest
+        followed.newest = read.or(followed.newest);
+        followed.newest
     }
 }
 
