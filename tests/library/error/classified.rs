@@ -260,3 +260,25 @@ fn every_status_of_the_driver_is_found_and_a_sticky_one_first() {
     }
     assert_eq!(sticky, 14);
 }
+
+/// Behind these a lost device may hide, so they count before a status that only has a remedy.
+#[test]
+fn failures_of_nvidias_libraries_count_before_other_statuses() {
+    let other = "CUDA_ERROR_NO_DEVICE";
+    assert!(CandleError::msg(other).remedy().is_some());
+    for name in [
+        "CUBLAS_STATUS_MAPPING_ERROR",
+        "CUBLAS_STATUS_EXECUTION_FAILED",
+        "CUBLAS_STATUS_INTERNAL_ERROR",
+        "CURAND_STATUS_LAUNCH_FAILURE",
+        "CURAND_STATUS_PREEXISTING_FAILURE",
+        "CURAND_STATUS_INTERNAL_ERROR",
+        "CUDNN_STATUS_INTERNAL_ERROR",
+        "CUDNN_STATUS_EXECUTION_FAILED",
+    ] {
+        let error = CandleError::msg(format!("{other}, then {name}"));
+        assert_eq!(error.remedy(), None, "{name}");
+        assert!(error.resource_exhausted().is_none(), "{name}");
+        assert!(error.device_fault().is_none(), "{name}");
+    }
+}
