@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use super::engine::Engine;
 use super::event::{EventKind, MicroBatch};
 use super::measured::Measured;
-use super::policy::{Completed, taken};
+use super::policy::taken;
 use super::recompute::Regions;
 use crate::error::{
     Cause, Error, Holding, MemoryReading, Phase, Remedy, ResourceExhausted, Result,
@@ -238,13 +238,6 @@ impl Attempt<'_> {
         let is_worth = (self.memory.peak()).is_none_or(|peak| saving >= peak / WORTH);
         let advice = "`linear_cross_entropy` in place of a linear layer and `cross_entropy`";
         is_worth.then(|| Remedy::new(advice, Some(saving)))
-    }
-
-    pub(super) fn completed(&self) -> Completed {
-        let mut completed = Completed::new(self.micro.samples.len());
-        (completed.before, completed.peak) = (self.memory.start(), self.memory.peak());
-        completed.limit = self.memory.limit();
-        completed
     }
 }
 

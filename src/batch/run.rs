@@ -4,7 +4,7 @@ use super::attempt::{Failure, Work};
 use super::engine::{Engine, Processed};
 use super::event::{Event, EventKind, MicroBatch};
 use super::measured::{ended, is_passing};
-use super::policy::{Extent, Failed, taken};
+use super::policy::{Completed, Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;
@@ -98,7 +98,9 @@ impl Engine {
             let mut is_final = false;
             let (error, is_lost) = match done {
                 Ok(result) => {
-                    let mut completed = attempt.completed();
+                    let (mut completed, memory) = (Completed::new(size), &attempt.memory);
+                    (completed.before, completed.peak) = (memory.start(), memory.peak());
+                    completed.limit = memory.limit();
                     let (micro, watched) = (attempt.micro, attempt.watched); // frees the engine
                     self.regions.note(extent.cost, &watched.into_inner());
                     completed.regions = self.regions.of(recomputes);

@@ -129,16 +129,6 @@ impl Predictive {
         }
     }
 
-    fn explained_regions(&self) -> Option<Recomputing> {
-        let is_on = self.is_recomputed();
-        let reason = match self.recompute {
-            Recompute::Never | Recompute::Always => RecomputeReason::Asked,
-            _ if is_on => RecomputeReason::OneSample,
-            _ => RecomputeReason::NoNeed,
-        };
-        self.has_regions.then_some(Recomputing { is_on, reason })
-    }
-
     fn derive(&mut self) {
         let recomputes = self.is_recomputed();
         self.shapes.derive(recomputes, self.room);
@@ -274,6 +264,13 @@ impl BatchPolicy for Predictive {
             .room
             .and_then(|room| room.fits(&shape.model, shape.each));
         let allowed = Some(self.options.most).filter(|most| *most < usize::MAX);
+        let is_on = self.is_recomputed();
+        let reason = match self.recompute {
+            Recompute::Never | Recompute::Always => RecomputeReason::Asked,
+            _ if is_on => RecomputeReason::OneSample,
+            _ => RecomputeReason::NoNeed,
+        };
+        let regions = Recomputing { is_on, reason };
         Some(Plan {
             base: shape.model.base(),
             each: slope.map(|slope| (slope * shape.each as f64) as u64),
@@ -281,7 +278,7 @@ impl BatchPolicy for Predictive {
             fits: fits.map(|fits| fits / shape.each),
             using: self.largest().into_iter().chain(allowed).min(),
             reason: self.reason(),
-            regions: self.explained_regions(),
+            regions: self.has_regions.then_some(regions),
         })
     }
 
