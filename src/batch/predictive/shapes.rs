@@ -163,13 +163,12 @@ impl Shapes {
     }
 
     pub(super) fn from_json(json: &str) -> Result<(Self, Progress)> {
-        let header: Header = serde_json::from_str(json)
-            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        let damaged = |_| wrong("no JSON document with the state of this policy");
+        let header: Header = serde_json::from_str(json).map_err(damaged)?;
         if (header.policy.as_str(), header.version) != SAVED {
             return Err(wrong("the state of another policy or version"));
         }
-        let saved: Saved = serde_json::from_str(json)
-            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        let saved: Saved = serde_json::from_str(json).map_err(damaged)?;
         let mut others = saved.shapes;
         let are_possible = |known: &Known| {
             let shapes = [&known.kept, &known.recomputed];
