@@ -1,6 +1,6 @@
 //! What happens to a batch: the events of a report, and the stream that observers see.
 
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use crate::mix::mix;
 /// let processor = BatchProcessor::builder(Fixed::new(4)?).observer(Print).build();
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-pub trait Observer: Debug + Send + Sync {
+pub trait Observer: fmt::Debug + Send + Sync {
     /// Called for each event.
     fn observe(&self, event: &TrainingEvent<'_>);
 }
