@@ -2,12 +2,16 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;
 
+use bytesize::ByteSize;
+
 use super::engine::Engine;
+use super::event::{EventKind, MicroBatch};
 use super::measured::Measured;
-use super::observer::{EventKind, MicroBatch};
-use super::policy::Completed;
+use super::policy::taken;
 use super::recompute::Regions;
-use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
+use crate::error::{
+    Cause, Error, Holding, MemoryReading, Phase, Remedy, ResourceExhausted, Result,
+};
 use crate::regions::{Surroundings, Watched, seeded, watch};
 use crate::{layers, testing};
 
@@ -55,33 +59,39 @@ impl From<Error> for Failure {
 /// The work of a micro-batch in progress.
 pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
-    pub(crate) memory: Measured<'a>,
-    pub(super) engine: &'a Engine,
-    pub(super) surroundings: Surroundings,
+    pub(crate) memory: Measured,
+    engine: &'a Engine,
+    surroundings: Surroundings,
     /// The regions that the forward pass ran.
     pub(super) watched: RefCell<Watched>,
 }
 
 impl Engine {
+    /// The work on a micro-batch, which begins now.
+    pub(super) fn attempt(&self, micro: MicroBatch) -> Attempt<'_> {
+        let memory = self.memory.as_ref();
+        Attempt {
+            micro,
+            memory: Measured::begin(memory),
+            engine: self,
+            surroundings: Surroundings::new(memory),
+            watched: RefCell::default(),
+        }
+    }
+
     /// The work of a check on these samples, of which the policy and observers do not learn. With a seed of 0 the closure sees that of the
     /// batch's first micro-batch.
     pub(crate) fn check(&self, samples: Range<usize>, seed: u64) -> Attempt<'_> {
-        Attempt {
-            micro: MicroBatch {
-                step: self.step,
-                index: usize::from(samples.start > 0),
-                samples,
-                attempt: 0,
-                // As the last micro-batch, so that it fits as that did.
-                recomputes: self.regions.last.is_some_and(|(recomputes, _)| recomputes),
-                base_seed: self.base_seed() ^ seed,
-                is_check: true,
-            },
-            memory: Measured::begin(self.memory.as_ref()),
-            engine: self,
-            surroundings: Surroundings::new(self.memory.as_ref()),
-            watched: RefCell::default(),
-        }
+        self.attempt(MicroBatch {
+            step: self.step,
+            index: usize::from(samples.start > 0),
+            samples,
+            attempt: 0,
+            // As the last micro-batch, so that it fits as that did.
+            recomputes: self.regions.last.is_some_and(|(recomputes, _)| recomputes),
+            base_seed: self.base_seed() ^ seed,
+            is_check: true,
+        })
     }
 }
 
@@ -135,15 +145,77 @@ impl Attempt<'_> {
         run_phase(phase, reported, || self.surroundings.around(work))
     }
 
-    /// The bytes that a micro-batch of this cost is known to need.
-    pub(super) fn need(&self, cost: usize) -> Option<u64> {
+    /// Builds the exhaustion of this micro-batch, which has this cost: adds to [that of the memory](Measured::exhausted) the layers that held
+    /// the most, what the policy predicts, what else holds memory, and remedies.
+    pub(super) fn exhausted(
+        &self,
+        found: Box<ResourceExhausted>,
+        held: Vec<Holding>,
+        cost: usize,
+        layers: Vec<Holding>,
+    ) -> Box<ResourceExhausted> {
         let regions = &self.engine.regions;
         let proven = regions.proven(regions.of(self.micro.recomputes));
-        proven.need(cost)
+        let need = proven.need(cost);
+        let mut exhausted = self.memory.exhausted(found, Some(held), need);
+        exhausted.layers = layers;
+        let (samples, start) = (self.micro.samples.clone(), self.memory.start());
+        let count = samples.len();
+        let plan = self.engine.policy.plan();
+        let (base, each) = plan.map_or((None, None), |plan| (plan.base, plan.each));
+        let predict = |samples: usize| Some(each?.saturating_mul(samples as u64));
+        let activations = base.and(predict(count));
+        let mut parts = [start, base, activations].into_iter();
+        exhausted.expected_peak =
+            parts.try_fold(0, |sum: u64, part| Some(sum.saturating_add(part?)));
+        exhausted.micro_batch = Some(count);
+        exhausted.samples = Some(samples);
+
+        let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
+        let other = exhausted.other_use_in_the_way().filter(|_| count == 1);
+        // Without it, what else is held may be the model, which cannot be freed.
+        let is_model_known = !exhausted.held.is_empty();
+        if let Some(other) = other {
+            exhausted.held.push(Holding::new(Holding::OTHER, other));
+            if exhausted.cause == Cause::Unknown {
+                exhausted.cause = limit.map_or(Cause::DeviceFull, |_| Cause::Limit);
+            }
+        }
+        if let Some((activations, peak)) = activations.zip(peak) {
+            let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
+            let most = peak.saturating_sub(start.unwrap_or(0).max(known));
+            let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
+            exhausted.held.push(holding);
+        }
+
+        let remedies = &mut exhausted.remedies;
+        if other.is_some() {
+            let advice = "freeing other memory of this process, such as data, the batch itself or other models";
+            remedies.push(Remedy::new(advice, other.filter(|_| is_model_known)));
+        }
+        if count > 1 {
+            let half = count / 2;
+            // A failed micro-batch may not have come to its peak; one that finished has.
+            let measured = need.max(taken(peak, start)).map(|taken| taken / 2);
+            let advice = format!("a micro-batch of {half}");
+            remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
+        }
+        let recomputation = self.recomputation(cost);
+        let is_marked = |remedy: &Remedy| remedy.saves.is_some();
+        remedies.extend(recomputation.clone().filter(is_marked));
+        if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
+            let advice = format!("a limit of at least {}", ByteSize(peak));
+            remedies.push(Remedy::new(advice, None));
+        }
+        remedies.extend(recomputation.filter(|remedy| !is_marked(remedy)));
+        remedies.extend(self.without_logits(cost));
+        let advice = "shorter samples, fewer trained parameters or a smaller model";
+        remedies.push(Remedy::new(advice, None));
+        exhausted
     }
 
     /// What recomputation would save in a micro-batch of this cost, unless it is used already.
-    pub(super) fn recomputation(&self, cost: usize) -> Option<Remedy> {
+    fn recomputation(&self, cost: usize) -> Option<Remedy> {
         if self.micro.recomputes {
             return None;
         }
@@ -160,19 +232,12 @@ impl Attempt<'_> {
     }
 
     /// What a loss without logits would save in a micro-batch of this cost, if there are logits worth it.
-    pub(super) fn without_logits(&self, cost: usize) -> Option<Remedy> {
+    fn without_logits(&self, cost: usize) -> Option<Remedy> {
         const WORTH: u64 = 16;
         let saving = self.engine.regions.logits(cost, &self.watched.borrow())?;
         let is_worth = (self.memory.peak()).is_none_or(|peak| saving >= peak / WORTH);
         let advice = "`linear_cross_entropy` in place of a linear layer and `cross_entropy`";
         is_worth.then(|| Remedy::new(advice, Some(saving)))
-    }
-
-    pub(super) fn completed(&self) -> Completed {
-        let mut completed = Completed::new(self.micro.samples.len());
-        (completed.before, completed.peak) = (self.memory.start(), self.memory.peak());
-        completed.limit = self.memory.limit();
-        completed
     }
 }
 
@@ -182,7 +247,7 @@ impl Attempt<'_> {
 /// The points at which tests make memory run out lie within `work`: waiting for other ranks has none, accumulating one for each parameter.
 pub(crate) fn run_phase<T>(
     phase: Phase,
-    reported: Option<(&Engine, &Measured<'_>)>,
+    reported: Option<(&Engine, &Measured)>,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let _phase = layers::phase(phase);

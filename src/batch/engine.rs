@@ -1,16 +1,15 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use super::event::Event;
+use super::event::{Event, EventKind, Observer, Task, TrainingEvent};
 use super::measured::Measured;
-use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::{BatchPolicy, Extent};
 use super::recompute::{Recompute, Regions};
-use super::regions::KnownRegions;
-use super::trials::{Trials, shape};
+use super::regions::{KnownRegions, Trial, shape};
 use crate::error::{Error, Holding, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
@@ -35,7 +34,8 @@ pub(crate) struct Engine {
     pub(crate) recompute: Recompute,
     /// The same for the batch in progress.
     pub(super) way: Recompute,
-    pub(super) trials: Trials,
+    /// By the shape of batches.
+    trials: HashMap<u32, Trial>,
     pub(super) regions: KnownRegions,
     /// The size of the last micro-batch, in samples, and the bytes that it took.
     pub(crate) measured: Option<(usize, u64)>,
@@ -61,7 +61,7 @@ impl Engine {
                 Task::Evaluation | Task::Processing => Recompute::Always,
             },
             way: Recompute::default(),
-            trials: Trials::default(),
+            trials: HashMap::new(),
             regions: KnownRegions::default(),
             measured: None,
         }
@@ -87,8 +87,7 @@ impl Engine {
         work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
     ) -> (Processed<T>, Result<R>) {
         self.step = step;
-        let memory = self.memory.clone();
-        let measured = Measured::begin(memory.as_ref());
+        let measured = Measured::begin(self.memory.as_ref());
         self.notify(|| EventKind::BatchBegan {
             samples,
             memory: measured.reading(),
@@ -161,14 +160,13 @@ impl Engine {
         self.notify(|| EventKind::Happened(&event));
         events.push(event);
     }
-}
 
-impl Engine {
     /// Decides about regions for a batch, of whose shape no more is known than was timed.
     pub(super) fn choose_way(&mut self, batch: &Extent) {
         if self.recompute == Recompute::Measured {
+            let trial = self.trials.entry(shape(batch)).or_default();
             // Where one sample does not fit otherwise, `Auto` recomputes.
-            self.way = match self.trials.recomputes(shape(batch)) {
+            self.way = match trial.recomputes() {
                 true => Recompute::Always,
                 false => Recompute::Auto,
             };
@@ -182,14 +180,16 @@ impl Engine {
         batch: &Extent,
         took: impl FnOnce() -> Duration,
     ) -> Result<()> {
-        let (shape, is_forced) = (shape(batch), self.regions.must_recompute);
-        let is_forced = is_forced || self.way == Recompute::Auto && self.policy.recomputes();
+        let is_chosen = self.way == Recompute::Auto && self.policy.recomputes();
+        let is_forced = self.regions.must_recompute || is_chosen;
         let has_regions = self.regions.of(true) != Regions::None;
-        let is_compared = self.recompute == Recompute::Measured && self.trials.is_open(shape);
-        if is_compared && has_regions && !is_forced {
-            self.device.synchronize()?;
-            let samples = u32::try_from(batch.samples).unwrap_or(u32::MAX);
-            self.trials.note(shape, took() / samples.max(1));
+        if self.recompute == Recompute::Measured && has_regions && !is_forced {
+            let trial = self.trials.entry(shape(batch)).or_default();
+            if trial.is_open() {
+                self.device.synchronize()?;
+                let samples = u32::try_from(batch.samples).unwrap_or(u32::MAX);
+                trial.note(took() / samples.max(1));
+            }
         }
         Ok(())
     }

@@ -1,48 +1,54 @@
-use crate::error::{Cause, Error, MemoryReading, Phase, Resource, ResourceExhausted, Result};
+//! The use of memory by a piece of work, and the exhaustion that observers, policies and callers get: candle's error says only that an
+//! allocation failed.
+
+use crate::error::{
+    Cause, Error, Holding, MemoryReading, Phase, Remedy, Resource, ResourceExhausted, Result,
+    device_name,
+};
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// The use of memory since a piece of work began. Without a memory, nothing is known.
 #[derive(Debug)]
-pub(crate) struct Measured<'a>(pub(super) Option<(&'a DeviceMemory, PeakScope)>);
+pub(crate) struct Measured(Option<PeakScope>);
 
-impl<'a> Measured<'a> {
-    pub(crate) fn begin(memory: Option<&'a DeviceMemory>) -> Self {
-        Self(memory.map(|memory| (memory, memory.peak_scope())))
+impl Measured {
+    pub(crate) fn begin(memory: Option<&DeviceMemory>) -> Self {
+        Self(memory.map(DeviceMemory::peak_scope))
     }
 
     /// Returns the use when the work began, in bytes.
     pub(super) fn start(&self) -> Option<u64> {
-        self.0.as_ref()?.1.start()
+        self.0.as_ref()?.start()
     }
 
     /// Returns the highest use since then, in bytes.
     pub(crate) fn peak(&self) -> Option<u64> {
-        self.0.as_ref()?.1.peak()
+        self.0.as_ref()?.peak()
     }
 
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.0.as_ref()?.0.limit()
+        self.0.as_ref()?.memory().limit()
     }
 
     /// Returns the memory now, with the peak since the work began.
     pub(super) fn reading(&self) -> MemoryReading {
-        let reading = self.0.as_ref().map(|(memory, scope)| MemoryReading {
+        let reading = self.0.as_ref().map(|scope| MemoryReading {
             peak: scope.peak(),
-            ..memory.reading()
+            ..scope.memory().reading()
         });
         reading.unwrap_or_default()
     }
 
     /// Fails if the use went over a soft limit. Called before work that would use more.
     pub(crate) fn check(&self, phase: impl Into<Option<Phase>>) -> Result<()> {
-        let Some((memory, scope)) = &self.0 else {
+        let Some(scope) = &self.0 else {
             return Ok(());
         };
-        let over = scope.peak().zip(memory.limit());
+        let over = scope.peak().zip(scope.memory().limit());
         if over.is_none_or(|(peak, limit)| peak <= limit) {
             return Ok(());
         }
-        let resource = match memory.device().is_cpu() {
+        let resource = match scope.memory().device().is_cpu() {
             true => Resource::HostMemory,
             false => Resource::DeviceMemory,
         };
@@ -51,4 +57,60 @@ impl<'a> Measured<'a> {
         let exhausted = self.exhausted(found.into(), None, None);
         Err(Error::ResourceExhausted(exhausted))
     }
+
+    /// Builds the exhaustion from what the error says (`found`) and what is known here: the memory's state, the cause that follows from it
+    /// where such work is known to `need` so many bytes, and what the training holds (`None` if that is not known here).
+    pub(crate) fn exhausted(
+        &self,
+        found: Box<ResourceExhausted>,
+        held: Option<Vec<Holding>>,
+        need: Option<u64>,
+    ) -> Box<ResourceExhausted> {
+        let mut exhausted = found;
+        if let Some(scope) = &self.0 {
+            let memory = scope.memory();
+            let (bytes, cause) = memory.refused(scope, need);
+            exhausted.device = Some(device_name(memory.device().location()));
+            exhausted.bytes = bytes;
+            if exhausted.cause == Cause::Unknown && exhausted.resource == Resource::DeviceMemory {
+                exhausted.cause = cause;
+            }
+        }
+        exhausted.held = held.unwrap_or(exhausted.held);
+        exhausted
+    }
+}
+
+/// Whether the cause is likely to pass: another process or another part of this one holds the memory, or the free memory is in pieces.
+pub(super) fn is_passing(exhausted: &ResourceExhausted) -> bool {
+    let mut held = exhausted.held.iter();
+    held.any(|held| held.what == Holding::OTHER)
+        || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
+}
+
+/// The error of an exhaustion after which nothing is tried again; one sample never fits then, unless it `may_fit` without what was lost.
+/// Who else uses the device is asked only here, because the answer may take seconds.
+pub(crate) fn ended(
+    mut exhausted: Box<ResourceExhausted>,
+    may_fit: bool,
+    remedies: Vec<Remedy>,
+    memory: Option<&DeviceMemory>,
+) -> Error {
+    if exhausted.micro_batch == Some(1) && !may_fit && !is_passing(&exhausted) {
+        exhausted.cause = Cause::NeverFits;
+    }
+    exhausted.remedies.extend(remedies);
+    if let Some(memory) = memory {
+        exhausted.neighbours = memory.neighbours();
+        let in_the_way = match exhausted.cause {
+            Cause::Neighbour | Cause::DeviceFull => true,
+            Cause::NeverFits => exhausted.bytes.limit.is_none(),
+            _ => false,
+        };
+        if let Some(neighbour) = exhausted.neighbours.first().filter(|_| in_the_way) {
+            let remedy = Remedy::new(format!("the GPU without {neighbour}"), neighbour.bytes);
+            exhausted.remedies.push(remedy);
+        }
+    }
+    Error::ResourceExhausted(exhausted)
 }

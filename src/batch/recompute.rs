@@ -69,15 +69,13 @@ pub enum RecomputeReason {
 
 impl fmt::Display for Recomputing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.is_on {
-            true => "regions recomputed: ",
-            false => "regions kept: ",
-        })?;
-        f.write_str(match self.reason {
+        let what = if self.is_on { "recomputed" } else { "kept" };
+        let why = match self.reason {
             RecomputeReason::Asked => "as asked",
             RecomputeReason::NoNeed => "one sample fits without",
             RecomputeReason::OneSample => "one sample does not fit otherwise",
-        })
+        };
+        write!(f, "regions {what}: {why}")
     }
 }
 

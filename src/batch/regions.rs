@@ -1,6 +1,8 @@
-//! What an engine knows of a model's marked regions.
+//! What an engine knows of a model's marked regions, and of the times with them kept and recomputed.
 
-use super::policy::{Completed, taken};
+use std::time::Duration;
+
+use super::policy::{Completed, Extent, taken};
 use super::recompute::Regions;
 use crate::error::Cause;
 use crate::regions::{Held, Watched};
@@ -115,4 +117,45 @@ impl Proven {
     pub(super) fn need(&self, cost: usize) -> Option<u64> {
         Some((self.took? as f64 * (cost as f64 / self.cost.max(1) as f64)) as u64)
     }
+}
+
+/// Batches of a shape that are timed, with regions kept and recomputed in turn, twice: the first ones also search their sizes.
+const BATCHES: u32 = 4;
+
+/// What was timed for [`Recompute::Measured`](super::Recompute::Measured) of batches of one shape.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    batches: u32,
+    /// The shortest time that a sample took, with regions kept and recomputed.
+    shortest: [Option<Duration>; 2],
+}
+
+impl Trial {
+    pub(super) fn is_open(&self) -> bool {
+        self.batches < BATCHES
+    }
+
+    /// Whether the next batch recomputes regions.
+    pub(super) fn recomputes(&self) -> bool {
+        let [kept, recomputed] = self.shortest;
+        match self.is_open() {
+            true => self.batches % 2 == 1,
+            false => recomputed < kept,
+        }
+    }
+
+    pub(super) fn note(&mut self, each: Duration) {
+        let [kept, recomputed] = &mut self.shortest;
+        let of = match self.batches % 2 {
+            0 => kept,
+            _ => recomputed,
+        };
+        *of = Some(of.map_or(each, |before| before.min(each)));
+        self.batches += 1;
+    }
+}
+
+/// Batches have the same shape if the costs of their samples have as many binary digits.
+pub(super) fn shape(batch: &Extent) -> u32 {
+    batch.each().ilog2()
 }

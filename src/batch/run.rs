@@ -1,19 +1,15 @@
-use std::cell::RefCell;
 use std::time::Instant;
 
-use super::attempt::{Attempt, Failure, Work};
+use super::attempt::{Failure, Work};
 use super::engine::{Engine, Processed};
-use super::event::Event;
-use super::exhaustion::{ended, is_passing};
-use super::measured::Measured;
-use super::observer::{EventKind, MicroBatch};
-use super::policy::{Extent, Failed, taken};
+use super::event::{Event, EventKind, MicroBatch};
+use super::measured::{ended, is_passing};
+use super::policy::{Completed, Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::mix::mix;
-use crate::regions::Surroundings;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -64,27 +60,33 @@ impl Engine {
         while at.done < batch.samples {
             // Two trainers on one memory take turns, so that each knows what is in use.
             let _turn = memory.as_ref().map(DeviceMemory::turn);
-            self.prepare(&at, &mut processed.events);
+            if let Some(memory) = &memory {
+                // Other processes' use takes asking the driver, so not before every micro-batch.
+                let now = match at.done == 0 || at.attempt > 0 {
+                    true => {
+                        memory.maintain();
+                        memory.surroundings()
+                    }
+                    false => memory.reading(),
+                };
+                self.note_change(&at, &mut processed.events, |engine| {
+                    engine.policy.prepare(&now);
+                });
+            }
             let again = at.again.take();
             let size = again.unwrap_or_else(|| self.size(&at).min(at.below - 1));
             let extent = batch.part(size);
             let recomputes = self.recomputes(&at);
             self.note_regions(recomputes, size, &mut processed.events);
-            let attempt = Attempt {
-                micro: MicroBatch {
-                    step: self.step,
-                    index: processed.sizes.len(),
-                    samples: at.done..at.done + size,
-                    attempt: at.attempt,
-                    recomputes,
-                    base_seed: self.base_seed(),
-                    is_check: false,
-                },
-                memory: Measured::begin(memory.as_ref()),
-                engine: self,
-                surroundings: Surroundings::new(memory.as_ref()),
-                watched: RefCell::default(),
-            };
+            let attempt = self.attempt(MicroBatch {
+                step: self.step,
+                index: processed.sizes.len(),
+                samples: at.done..at.done + size,
+                attempt: at.attempt,
+                recomputes,
+                base_seed: self.base_seed(),
+                is_check: false,
+            });
             let piece = self.piece(size, || work.held().0);
             let done = work.micro_batch(&attempt);
             let layers = if done.is_err() {
@@ -96,7 +98,9 @@ impl Engine {
             let mut is_final = false;
             let (error, is_lost) = match done {
                 Ok(result) => {
-                    let mut completed = attempt.completed();
+                    let (mut completed, memory) = (Completed::new(size), &attempt.memory);
+                    (completed.before, completed.peak) = (memory.start(), memory.peak());
+                    completed.limit = memory.limit();
                     let (micro, watched) = (attempt.micro, attempt.watched); // frees the engine
                     self.regions.note(extent.cost, &watched.into_inner());
                     completed.regions = self.regions.of(recomputes);
@@ -128,8 +132,7 @@ impl Engine {
                 return Err(unmask(error, &self.device));
             };
             let (held, remedies) = work.held();
-            let failed = (&attempt, extent.cost, layers);
-            let exhausted = (attempt.memory).exhausted(found, Some(held), Some(failed));
+            let exhausted = attempt.exhausted(found, held, extent.cost, layers);
             let watched = attempt.watched.into_inner();
             self.regions.note(extent.cost, &watched);
             self.notify(|| EventKind::Exhausted(&exhausted));
@@ -245,20 +248,6 @@ impl Engine {
     fn size(&self, at: &Position) -> usize {
         let remaining = at.batch.samples - at.done;
         self.policy.size(remaining).clamp(1, remaining)
-    }
-
-    /// Shows the policy the memory before a micro-batch begins.
-    fn prepare(&mut self, at: &Position, events: &mut Vec<Event>) {
-        let Some(memory) = &self.memory else { return };
-        // Other processes' use takes asking the driver, so not before every micro-batch.
-        let now = match at.done == 0 || at.attempt > 0 {
-            true => {
-                memory.maintain();
-                memory.surroundings()
-            }
-            false => memory.reading(),
-        };
-        self.note_change(at, events, |engine| engine.policy.prepare(&now));
     }
 
     /// Lets the policy learn something, and reports whether that changes its size. It is asked about the same number of samples

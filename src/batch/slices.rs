@@ -230,21 +230,11 @@ macro_rules! tuple {
         impl<$($name: Batch),+> Batch for ($($name,)+) {
             type Slice<'a> = ($($name::Slice<'a>,)+) where Self: 'a;
 
-            fn extent(&self) -> Result<Extent> {
-                Extent::together([$(Extent::of_part(&self.$index)),+])
-            }
-
             fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
                 Ok(($(self.$index.slice(range.clone())?,)+))
             }
 
-            fn device(&self) -> Option<Device> {
-                [$(self.$index.device()),+].into_iter().flatten().next()
-            }
-
-            fn origins(&self) -> Vec<Origin<'_>> {
-                [$(self.$index.origins()),+].concat()
-            }
+            $crate::__impl_batch!(@of $($index),+);
         }
     };
 }
@@ -286,24 +276,28 @@ macro_rules! __impl_batch {
         impl $crate::Batch for $name {
             type Slice<'a> = Self;
 
-            fn extent(&self) -> $crate::Result<$crate::batch::Extent> {
-                use $crate::batch::Extent;
-                Extent::together([$(Extent::of_part(&self.$field)),+])
-            }
-
             fn slice(&self, range: ::std::ops::Range<usize>) -> $crate::Result<Self> {
                 Ok(Self {
                     $($field: $crate::Batch::slice(&self.$field, range.clone())?,)+
                 })
             }
 
-            fn device(&self) -> ::std::option::Option<$crate::batch::Device> {
-                [$($crate::Batch::device(&self.$field)),+].into_iter().flatten().next()
-            }
+            $crate::__impl_batch!(@of $($field),+);
+        }
+    };
+    // All but the slices of a batch with these fields.
+    (@of $($field:tt),+) => {
+        fn extent(&self) -> $crate::Result<$crate::batch::Extent> {
+            use $crate::batch::Extent;
+            Extent::together([$(Extent::of_part(&self.$field)),+])
+        }
 
-            fn origins(&self) -> ::std::vec::Vec<$crate::batch::Origin<'_>> {
-                [$($crate::Batch::origins(&self.$field)),+].concat()
-            }
+        fn device(&self) -> ::std::option::Option<$crate::batch::Device> {
+            [$($crate::Batch::device(&self.$field)),+].into_iter().flatten().next()
+        }
+
+        fn origins(&self) -> ::std::vec::Vec<$crate::batch::Origin<'_>> {
+            [$($crate::Batch::origins(&self.$field)),+].concat()
         }
     };
 }

@@ -1,4 +1,5 @@
-//! Classifies an error by the types in its chain of sources, and by its text where a type is lost.
+//! The meaning of any error: the questions that a program asks, the ways into and out of [`candle_core::Error`], and the class of an error by
+//! the types in its chain of sources, or by its text where a type is lost.
 
 use std::collections::TryReserveError;
 use std::error::Error as StdError;
@@ -6,13 +7,185 @@ use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
 
-use super::checkpoint::CheckpointError;
 use super::circumstances::{Phase, Resource};
 use super::codes::{self, Class, DeviceFault};
-use super::data::DataError;
-use super::error::{Error, Invalid, UpdateInterrupted, WindowLost};
-use super::exhausted::ResourceExhausted;
-use super::{nn, report};
+use super::error::{Error, INTERRUPTED, Invalid, LOST, UpdateInterrupted, WindowLost};
+use super::exhausted::{ResourceExhausted, read};
+use super::files::{BoxedError, CheckpointError, DataError};
+use super::nn;
+use super::unreached::UNREACHED;
+
+/// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
+///
+/// The search follows `source()` and looks through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `#[error(transparent)]` enums,
+/// with `RUST_BACKTRACE` set or not. Such an enum passes only the text of a [`ResourceExhausted`] on: what ran out, in which phase, and why,
+/// without the numbers.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::ErrorExt;
+///
+/// if let Err(error) = Tensor::zeros((1024, 1024), DType::F32, &Device::Cpu) {
+///     match error.resource_exhausted() {
+///         Some(exhausted) => eprintln!("too large for this device: {exhausted}"),
+///         None => eprintln!("another error: {error}"),
+///     }
+/// }
+/// ```
+pub trait ErrorExt {
+    /// The exhaustion that this error is or contains.
+    ///
+    /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it.
+    fn resource_exhausted(&self) -> Option<ResourceExhausted>;
+
+    /// The device fault that this error is or contains.
+    fn device_fault(&self) -> Option<DeviceFault>;
+
+    /// The remedy for the CUDA driver's status that this error is or contains, such as a driver older than the kernels; from the
+    /// table of [`Environment::check`](crate::Environment::check). `None` for an unknown status and for exhaustions, which have
+    /// remedies of their own.
+    fn remedy(&self) -> Option<&'static str>;
+}
+
+macro_rules! any_error {
+    ($($error:ty),+) => {$(
+        impl ErrorExt for $error {
+            fn resource_exhausted(&self) -> Option<ResourceExhausted> {
+                match classify(self) {
+                    Class::Exhausted(exhausted) => Some(*exhausted),
+                    _ => None,
+                }
+            }
+
+            fn device_fault(&self) -> Option<DeviceFault> {
+                match classify(self) {
+                    Class::Fault(fault) => Some(*fault),
+                    _ => None,
+                }
+            }
+
+            fn remedy(&self) -> Option<&'static str> {
+                match classify(self) {
+                    Class::Fault(fault) => Some(fault.remedy),
+                    Class::Setup(status) => Some(status.remedy),
+                    _ => None,
+                }
+            }
+        }
+    )+};
+}
+
+any_error!(candle_core::Error, AnyError, dyn StdError + Send + Sync);
+
+impl Error {
+    /// Carries the caller's own error through a closure that returns candle's [`Result`](candle_core::Result).
+    ///
+    /// An exhaustion or a device fault inside it is treated as such; any other error comes back from the trainer at once.
+    /// [`downcast_ref`](Self::downcast_ref) and [`downcast`](Self::downcast) give it back with its type.
+    pub fn external(error: impl Into<BoxedError>) -> Self {
+        let error = match error.into().downcast::<Self>() {
+            Ok(own) => return *own,
+            Err(error) => error,
+        };
+        match error.downcast::<candle_core::Error>() {
+            Ok(candle) => Self::from(*candle),
+            Err(error) => classify(&*error).of(Self::External(Box::new(error))),
+        }
+    }
+
+    /// The exhaustion or the device fault inside the caller's error, with `otherwise` as its source; without one, `otherwise`.
+    pub(crate) fn found_in(error: &AnyError, otherwise: impl Into<BoxedError>) -> Self {
+        classify(error).of(Self::External(Box::new(otherwise.into())))
+    }
+
+    /// The error of type `T` inside this one, outermost first, through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `source()`.
+    pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
+        chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))
+    }
+
+    /// Returns the caller's error that [`external`](Self::external) carried.
+    ///
+    /// # Errors
+    /// This error, unchanged, if it does not carry a `T`. One that is wrapped in another error, or that is the source of an
+    /// exhaustion, is found by [`downcast_ref`](Self::downcast_ref) only.
+    pub fn downcast<T: StdError + 'static>(self) -> Result<T, Self> {
+        match self {
+            Self::External(error) => match error.downcast() {
+                Ok(found) => Ok(*found),
+                Err(error) => Err(Self::External(Box::new(error))),
+            },
+            other => Err(other),
+        }
+    }
+
+    /// The remedy for the CUDA driver's status that this error contains, as [`ErrorExt::remedy`] has it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        ErrorExt::remedy(self as &AnyError)
+    }
+
+    /// Whether a lost device may be behind this error: cuBLAS and its like report only that they failed.
+    pub(crate) fn may_hide_fault(&self) -> bool {
+        let errors = chain(self).filter_map(|error| error.downcast_ref::<Self>());
+        let reason = errors.last().unwrap_or(self);
+        matches!(classify(reason), Class::Execution)
+    }
+}
+
+impl Class {
+    /// The error of this class that `error` is the source of, or `error` itself.
+    fn of(self, error: Error) -> Error {
+        match self {
+            Self::Exhausted(mut exhausted) => {
+                exhausted.source = Some(Arc::new(error.into()));
+                Error::ResourceExhausted(exhausted)
+            }
+            Self::Fault(mut fault) => {
+                fault.source = Some(Arc::new(error.into()));
+                Error::DeviceFault(fault)
+            }
+            Self::Execution | Self::Setup(_) | Self::Other => error,
+        }
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        match unwrap_own(error) {
+            Ok(own) => own,
+            Err(error) => classify(&error).of(Self::Candle(Box::new(error))),
+        }
+    }
+}
+
+/// This crate's error as it went into candle's, if nothing but a backtrace was added. With more context, candle's error becomes the
+/// source of a new one.
+fn unwrap_own(error: candle_core::Error) -> Result<Error, candle_core::Error> {
+    use candle_core::Error as E;
+    match error {
+        E::Io(error) => error.downcast::<Error>().or_else(nn::unwrap).map_err(E::Io),
+        E::WithBacktrace { inner, backtrace } => unwrap_own(*inner).map_err(|inner| {
+            let inner = Box::new(inner);
+            E::WithBacktrace { inner, backtrace }
+        }),
+        other => Err(other),
+    }
+}
+
+/// Inside an [`io::Error`]: of candle's variants that can hold any error, its text is unchanged and its `source()` leads on.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => *error,
+            own => Self::Io(io::Error::other(own)),
+        }
+    }
+}
+
+impl From<ResourceExhausted> for candle_core::Error {
+    fn from(exhausted: ResourceExhausted) -> Self {
+        Error::from(exhausted).into()
+    }
+}
 
 pub(super) type AnyError = dyn StdError + 'static;
 
@@ -20,7 +193,7 @@ pub(super) type AnyError = dyn StdError + 'static;
 const DEEPEST: usize = 128;
 
 /// Decides by the first known type in the chain, then by text where candle has dropped the type, then by what a foreign error displays.
-pub(super) fn classify(error: &AnyError) -> Class {
+fn classify(error: &AnyError) -> Class {
     let mut class = class_of(error);
     if let Class::Exhausted(exhausted) = &mut class
         && chain(error).any(nn::is_second_run)
@@ -58,17 +231,32 @@ fn class_of(error: &AnyError) -> Class {
     let mut shown = String::new();
     // If `Display` fails, the text before it still counts.
     let _ = write!(shown, "{text}");
-    if report::is_final(&shown) {
+    if is_final(&shown) {
         return Class::Other;
     }
     match codes::find(&shown, is_foreign) {
         Some(fault @ Class::Fault(_)) => fault,
         found => {
             // Where an enum passes one of this crate's errors through, nothing but its text is left.
-            let ours = report::read(&shown).map(|ours| Class::Exhausted(Box::new(ours)));
+            let ours = read(&shown).map(|ours| Class::Exhausted(Box::new(ours)));
             ours.or(found).unwrap_or(Class::Other)
         }
     }
+}
+
+/// Whether a text is that of an error that is not retried, whatever names and causes it shows.
+fn is_final(text: &str) -> bool {
+    is_unreached(text) || text.contains(LOST) || text.contains(INTERRUPTED)
+}
+
+/// Whether it says for how many of how many parameters: the words alone may be anybody's.
+fn is_unreached(text: &str) -> bool {
+    text.split(UNREACHED).skip(1).any(|rest| {
+        let words: Vec<_> = rest.split_whitespace().take(4).collect();
+        let is_number = |word: &str| word.parse::<usize>().is_ok();
+        matches!(words[..], [count, "of", all, what]
+            if is_number(count) && is_number(all) && what.starts_with("parameters"))
+    })
 }
 
 /// The class of one error of a chain, if its type is known.
@@ -96,7 +284,7 @@ fn recognize(error: &AnyError) -> Option<Class> {
 }
 
 /// The error and everything inside it, outermost first.
-pub(super) fn chain(error: &AnyError) -> impl Iterator<Item = &AnyError> {
+fn chain(error: &AnyError) -> impl Iterator<Item = &AnyError> {
     std::iter::successors(Some(error), |error| inner(*error)).take(DEEPEST)
 }
 
@@ -158,7 +346,7 @@ fn inner_of_candle(error: &candle_core::Error) -> Option<&AnyError> {
 }
 
 /// The `T` behind a pointer: `Box<T>` and `Arc<T>` are errors too and skip their content.
-pub(super) fn pointee<T: StdError + 'static>(error: &AnyError) -> Option<&T> {
+fn pointee<T: StdError + 'static>(error: &AnyError) -> Option<&T> {
     let boxed = error.downcast_ref::<Box<T>>().map(|boxed| &**boxed);
     boxed.or_else(|| error.downcast_ref::<Arc<T>>().map(|shared| &**shared))
 }

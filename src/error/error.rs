@@ -5,13 +5,11 @@ use std::fmt;
 
 use candle_core::{DType, Shape};
 
-use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
 use super::codes::DeviceFault;
-use super::data::{BoxedError, DataError};
-use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{LossError, MemoryError, OutputError, StateError};
+use super::files::{BoxedError, CheckpointError, DataError, OutputError};
+use super::training::{GroupError, LossError, MemoryError, StateError};
 use super::unreached::UnreachedParameters;
 
 #[cfg(feature = "nn")]
@@ -169,10 +167,19 @@ impl Error {
     }
 }
 
+/// Words by which the texts of these errors are known.
+pub(super) const LOST: &str =
+    "of earlier batches were lost, parameters and optimizer are unchanged";
+pub(super) const INTERRUPTED: &str = "the optimizer was interrupted during an update";
+
 /// The accumulated gradients were lost: a batch failed after something of it was added, the update could not begin, or the call
 /// before panicked. Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the
 /// whole batch restarts the step by itself if the reason is an exhaustion.
 #[derive(thiserror::Error)]
+#[error(
+    "the gradients of {samples} samples {}: run them again, and the batch that failed ({reason})",
+    LOST
+)]
 #[non_exhaustive]
 pub struct WindowLost {
     /// Number of samples of earlier calls, to run again. Those of the call that failed or panicked, which may have been added in
@@ -226,6 +233,33 @@ impl UpdateInterrupted {
     }
 }
 
+impl fmt::Display for UpdateInterrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{INTERRUPTED}, parameters may be partly updated: resume from a checkpoint (or set the parameters and call `load_state`); an \
+             optimizer that saves no state, as in `Foreign`, is then replaced by a new one with `replace_optimizer`",
+        )?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text of `Display`: `main` shows this one, and candle's own errors use one text for both.
+macro_rules! debug_as_display {
+    ($($error:ident),+) => {$(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
+}
+
+debug_as_display!(WindowLost, UpdateInterrupted, Invalid);
+
 /// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
 ///
 /// What it is about says a question of [`Error`], such as [`Error::is_batch`]. A program can seldom do more about such an error than show
@@ -238,6 +272,8 @@ impl UpdateInterrupted {
 /// assert!(error.is_policy());
 /// assert_eq!(error.to_string(), "`margin` must be in [0, 0.9], got 2.0");
 /// ```
+#[derive(thiserror::Error)]
+#[error("{text}")]
 pub struct Invalid {
     subject: Subject,
     text: String,
@@ -311,20 +347,6 @@ impl Invalid {
         Some(&**self.cause.as_ref()?)
     }
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl StdError for Invalid {}
 
 /// An [`Error`] about a subject, with a text as `format!` makes it.
 macro_rules! invalid {

@@ -1,25 +1,21 @@
 //! What went wrong: this crate's [`Error`], and the meaning of any [`candle_core::Error`].
 
-mod checkpoint;
 mod circumstances;
 mod classify;
 mod codes;
-mod convert;
-mod data;
-mod distributed;
 #[allow(
     clippy::module_inception,
     reason = "the file is named for the type that it defines"
 )]
 mod error;
 mod exhausted;
-mod input;
+mod files;
 #[cfg(feature = "nn")]
 mod nn;
 #[cfg(not(feature = "nn"))]
 #[path = "without_nn.rs"]
 mod nn;
-mod report;
+mod training;
 mod unreached;
 
 #[doc(inline)]
@@ -27,17 +23,15 @@ pub use crate::environment::Neighbour;
 #[cfg(feature = "nn")]
 #[doc(inline)]
 pub use crate::nn::RecomputeError;
-pub use checkpoint::{CheckpointError, Skipped};
 pub use circumstances::{Cause, Holding, Phase, Remedy, Resource};
+pub use classify::ErrorExt;
 pub use codes::DeviceFault;
-pub use convert::ErrorExt;
-pub use data::{BoxedError, DataError};
-pub use distributed::GroupError;
 pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
 pub(crate) use error::{
     Subject, invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
 };
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
-pub use input::{CutCause, LossError, MemoryError, OutputError, StateError};
+pub use files::{BoxedError, CheckpointError, DataError, OutputError, Skipped};
+pub use training::{CutCause, GroupError, LossError, MemoryError, StateError};
 pub use unreached::UnreachedParameters;

@@ -3,8 +3,9 @@
 use std::fmt::{self, Formatter};
 
 use super::nn::by_module;
-use super::report::UNREACHED;
 
+/// Words of the error by which its text is known.
+pub(super) const UNREACHED: &str = "no gradient for";
 /// Number of modules in the one-line form.
 const LISTED: usize = 3;
 /// Number of modules in the long form.
@@ -133,21 +134,17 @@ impl UnreachedParameters {
         }
         remedies
     }
-
-    fn write_headline(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (count, all) = (self.names.len(), self.trainable());
-        write!(f, "{UNREACHED} {count} of {all} parameters")?;
-        match self.updates {
-            None => Ok(()),
-            Some(1) => f.write_str(" in their first update"),
-            Some(updates) => write!(f, " in their first {updates} updates"),
-        }
-    }
 }
 
 impl fmt::Display for UnreachedParameters {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.write_headline(f)?;
+        let (count, all) = (self.names.len(), self.trainable());
+        write!(f, "{UNREACHED} {count} of {all} parameters")?;
+        match self.updates {
+            None => {}
+            Some(1) => f.write_str(" in their first update")?,
+            Some(updates) => write!(f, " in their first {updates} updates")?,
+        }
         let (names, others) = (self.names.iter(), self.others.iter());
         let modules = by_module(names.map(String::as_str), others.map(String::as_str));
         if f.alternate() {

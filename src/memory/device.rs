@@ -224,6 +224,10 @@ pub struct PeakScope {
 }
 
 impl PeakScope {
+    pub(crate) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
     /// Bytes in use when the scope began.
     pub fn start(&self) -> Option<u64> {
         self.start
@@ -236,12 +240,6 @@ impl PeakScope {
         self.memory.collect_peak();
         let now = self.memory.in_use()?;
         Some((now, self.highest.swap(now, Relaxed).max(now)))
-    }
-
-    /// The use now.
-    #[cfg(feature = "layers")]
-    pub(crate) fn in_use(&self) -> Option<u64> {
-        self.memory.in_use()
     }
 
     /// The highest use since the scope began, in bytes; `None` if it is not counted.

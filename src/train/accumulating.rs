@@ -92,14 +92,12 @@ impl<O: Commit> AccumulatingTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step<I, L, E>(
+    pub fn try_step<I: StepInput, L: Into<Loss>, E>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
     ) -> Result<Option<StepReport>, E>
     where
-        I: StepInput,
-        L: Into<Loss>,
         E: std::error::Error + From<Error> + Send + Sync + 'static,
     {
         let done = self.step(batch, |slice, micro| {
@@ -112,18 +110,13 @@ impl<O: Commit> AccumulatingTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step_as<I, L, E>(
+    pub fn try_step_as<I: StepInput, L: Into<Loss>, E: From<Error>>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
         as_error: impl Fn(&E) -> &(dyn std::error::Error + 'static),
-    ) -> Result<Option<StepReport>, E>
-    where
-        I: StepInput,
-        L: Into<Loss>,
-        E: From<Error>,
-    {
-        let mut own = OwnError::none();
+    ) -> Result<Option<StepReport>, E> {
+        let mut own = OwnError(None);
         let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| own.carry(error, &as_error))
         });

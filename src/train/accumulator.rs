@@ -1,9 +1,10 @@
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
+use super::buffers::Reach;
 use super::loss::Loss;
 use super::report::{Recent, StepReport};
-use super::slots::{Contribution, Reach, Slots};
+use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
 use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
 use crate::optim::{Commit, Committed, Parameter};
@@ -91,25 +92,20 @@ impl<O: Commit> GradientAccumulator<O> {
     ///   not applied twice, and everything else fails, saving too, until state is [loaded](super::Resumable::load_state) or the
     ///   [optimizer replaced](Self::replace_optimizer).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
-        let report = self.commit()?;
+        let report = self.commit(O::commit)?;
         report.note_loss();
         Ok(Some(report).filter(|report| report.loss.weight() > 0.))
     }
 
-    /// Updates as [`update`](Self::update), and also reports what had no weight.
-    pub(super) fn commit(&mut self) -> Result<StepReport> {
-        self.commit_with(O::commit)
-    }
-
-    /// Updates by this function of the optimizer.
-    pub(super) fn commit_with(
+    /// Updates as [`update`](Self::update) by this function of the optimizer, and also reports what had no weight.
+    pub(super) fn commit(
         &mut self,
         commit: impl FnOnce(&mut O, &GradStore) -> Result<Committed>,
     ) -> Result<StepReport> {
         self.refuse_if_interrupted()?;
         let (mut updated, mut gradient_norm) = (Some(false), None);
         if self.window.loss.weight() > 0. {
-            self.slots.check_reached()?;
+            self.slots.check_reached(|_, slot| slot.is_filled)?;
             let takes_f32 = self.optimizer.takes_f32();
             let gradients = run_phase(Phase::Optimizer, None, || {
                 testing::inject(Phase::Optimizer)?;
@@ -146,15 +142,6 @@ impl<O: Commit> GradientAccumulator<O> {
         Ok(report)
     }
 
-    /// The error of an update of which a part was applied. A lost device or group keeps its own error, which says more.
-    pub(super) fn interrupt(&mut self, reason: Error) -> Error {
-        self.is_interrupted = true;
-        match reason {
-            Error::Group(_) => reason,
-            reason => UpdateInterrupted::with(reason),
-        }
-    }
-
     /// Drops the accumulated gradients, and returns the number of their samples.
     pub fn reset(&mut self) -> usize {
         self.slots.reset();
@@ -179,7 +166,8 @@ impl<O: Commit> GradientAccumulator<O> {
     /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
     /// those that [`allow_unreached`](super::GradientAccumulatorBuilder::allow_unreached) names are among them.
     pub fn unreached(&self) -> Vec<Parameter> {
-        self.slots.unreached()
+        let unreached = self.slots.slots.iter().filter(|slot| !slot.is_reached);
+        unreached.map(|slot| slot.parameter.clone()).collect()
     }
 
     /// Returns the optimizer.
@@ -232,7 +220,7 @@ impl<O: Commit> GradientAccumulator<O> {
         }
     }
 
-    /// Runs the backward pass of the scaled loss, also multiplied by `times`, and drops the graph.
+    /// Runs the backward pass of the scaled loss, also multiplied by `times`. The graph and all gradients of others are dropped.
     pub(super) fn differentiate(
         &self,
         loss: Loss,
@@ -243,11 +231,14 @@ impl<O: Commit> GradientAccumulator<O> {
         let mut gradients = Vec::new();
         if loss.weight > 0. {
             testing::inject(Phase::Backward)?;
-            let scaled = self.optimizer.scale_loss(&loss.value)?;
-            gradients = match times {
-                1. => self.slots.differentiate(&scaled)?,
-                _ => self.slots.differentiate(&(scaled * times)?)?,
-            };
+            let mut scaled = self.optimizer.scale_loss(&loss.value)?;
+            if times != 1. {
+                scaled = (scaled * times)?;
+            }
+            let mut store = scaled.backward()?;
+            // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
+            let own = self.slots.vars().map(|var| store.remove(var));
+            gradients = own.map(|gradient| Some(gradient?.detach())).collect();
         }
         Ok((loss.alone()?, gradients))
     }
@@ -304,7 +295,10 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
     /// ([`is_parameter`](crate::Error::is_parameter)).
     pub fn build(self) -> Result<GradientAccumulator<O>> {
         self.reach.check(&self.optimizer)?;
-        let mut slots = Slots::new(self.reach);
+        let mut slots = Slots {
+            reach: self.reach,
+            ..Slots::default()
+        };
         slots.follow(self.optimizer.parameters())?;
         Ok(GradientAccumulator {
             optimizer: self.optimizer,

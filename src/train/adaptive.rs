@@ -2,7 +2,7 @@ use super::core::Core;
 use super::estimate::Estimate;
 use super::input::{Given, OwnError, StepInput, with_given};
 use super::loss::{Loss, StepLoss};
-use super::ranks::Turn;
+use super::ranks::{Ranks, Turn};
 use super::report::{Exchange, StepReport};
 use crate::batch::{Attempt, Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
@@ -130,7 +130,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         f: impl FnMut(I::Slice<'_>, &MicroBatch) -> candle_core::Result<(L, T)>,
     ) -> Result<(StepReport, Vec<T>)> {
         // Before the batch is looked at, so that the other ranks also hear of a panic in there.
-        let turn = self.core.turn();
+        let turn = self.core.ranks.as_ref().map(Ranks::turn);
         with_given(batch, f, |given| self.step_given(turn, given))
     }
 
@@ -145,7 +145,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let done = done.map_err(|error| self.core.with_window(error));
         let ((took, mut report), origins) = told(turn, done)?;
         report.extend(took);
-        self.core.divide(&origins);
+        if let Some(ranks) = &mut self.core.ranks {
+            ranks.divide(&origins, &mut self.core.positions);
+        }
         Ok(report)
     }
 
@@ -155,14 +157,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
-    pub fn try_step<I, L, E>(
+    pub fn try_step<I: StepInput, L: Into<Loss>, E>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
     ) -> Result<StepReport, E>
     where
-        I: StepInput,
-        L: Into<Loss>,
         E: std::error::Error + From<Error> + Send + Sync + 'static,
     {
         let done = self.step(batch, |slice, micro| {
@@ -201,18 +201,13 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// `f`'s own, unless it holds an exhaustion or a device fault, and those of [`step`](Self::step) converted.
-    pub fn try_step_as<I, L, E>(
+    pub fn try_step_as<I: StepInput, L: Into<Loss>, E: From<Error>>(
         &mut self,
         batch: I,
         mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> Result<L, E>,
         as_error: impl Fn(&E) -> &(dyn std::error::Error + 'static),
-    ) -> Result<StepReport, E>
-    where
-        I: StepInput,
-        L: Into<Loss>,
-        E: From<Error>,
-    {
-        let mut own = OwnError::none();
+    ) -> Result<StepReport, E> {
+        let mut own = OwnError(None);
         let done = self.step(batch, |slice, micro| {
             f(slice, micro).map_err(|error| own.carry(error, &as_error))
         });
@@ -261,7 +256,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them. With a group, also the
     /// [`GroupError`](crate::error::GroupError)s of [`step`](Self::step).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
-        let turn = self.core.turn();
+        let turn = self.core.ranks.as_ref().map(Ranks::turn);
         self.core.given = 0;
         let done = self.update_together();
         told(turn, done)
@@ -504,7 +499,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 /// Tells the other ranks of an error, unless they know.
 fn told<T>(turn: Option<Turn>, done: Result<T>) -> Result<T> {
     if let (Some(turn), Err(error)) = (turn, &done) {
-        turn.fail(error);
+        turn.fail(error.to_string());
     }
     done
 }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::adaptive::AdaptiveTrainer;
+use super::buffers::Reach;
 use super::core::Core;
 use super::cut::Checks;
 use super::ranks::join;
 use super::report::Settings;
-use super::slots::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task, at_least_one};
 use crate::distributed::Group;
 use crate::error::{Result, invalid};
@@ -51,7 +51,10 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             group: None,
-            exchange: Settings::default(),
+            exchange: Settings {
+                compare_every: 1000,
+                measured: None,
+            },
             checks_cuts: true,
             batches,
             finish,
@@ -221,18 +224,16 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             at_least_one("`measured_shares`", self.exchange.measured.unwrap_or(1))?;
             let memory = self.engine.memory.as_ref();
             let memory = memory.map(|memory| memory.device().location());
-            let mut vars = core.accumulator.slots.vars();
-            let elsewhere = vars.find_map(|var| {
-                let (vars, memory) = (var.device().location(), memory?);
-                (vars != memory).then(|| {
-                    invalid!(
+            for var in core.accumulator.slots.vars() {
+                let vars = var.device().location();
+                if let Some(memory) = memory.filter(|memory| *memory != vars) {
+                    return Err(invalid!(
                         Parameter,
                         "the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`"
-                    )
-                })
-            });
-            drop(vars);
-            elsewhere.map_or(Ok(core), Err)
+                    ));
+                }
+            }
+            Ok(core)
         });
         if let Some(group) = &self.group {
             let options = vec![

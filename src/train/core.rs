@@ -3,21 +3,19 @@ use std::time::Instant;
 use candle_core::{Tensor, Var};
 
 use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Reach};
 use super::cut::{self, Checks, Side};
-use super::exchanged::OwnShard;
 use super::input::{Forward, Given};
 use super::positions::{Awaited, Positions};
 use super::ranks::Ranks;
 use super::report::Spent;
-use super::slots::{Contribution, Reach};
+use super::slots::Contribution;
 use crate::batch::{
-    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Origin, Processed, Work, not_empty,
-    waited,
+    Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::Commit;
+use crate::optim::{Commit, Shard};
 use crate::regions::frozen;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
@@ -42,8 +40,8 @@ pub(super) struct Core<O> {
     pub(super) spent: Spent,
     /// Number of batches given since the last update, with those that failed.
     pub(super) given: usize,
-    /// `None` without other ranks and without sharded state.
-    pub(super) shard: Option<OwnShard>,
+    /// The elements that this rank sums, and the fingerprint of the parameters; `None` without other ranks and without sharded state.
+    pub(super) shard: Option<(Shard, u32)>,
     /// The optimizer is another one, which may have other running statistics.
     pub(super) is_replaced: bool,
     pub(super) checks: Checks,
@@ -53,16 +51,12 @@ impl<O: Commit> Core<O> {
     pub(super) fn new(optimizer: O, buffers: &[Tensor], reach: Reach) -> Result<Self> {
         let reach = reach.with_buffers(buffers);
         let accumulator = GradientAccumulatorBuilder { optimizer, reach }.build()?;
-        let all = accumulator
-            .slots
-            .reach
-            .buffers(&accumulator.optimizer, buffers);
-        Ok(Self {
+        let mut core = Self {
             accumulator,
             named: buffers.to_vec(),
-            at_window: Buffers::new(&all)?,
-            at_micro_batch: Buffers::new(&all)?,
-            after_forward: Buffers::new(&all)?,
+            at_window: Buffers::default(),
+            at_micro_batch: Buffers::default(),
+            after_forward: Buffers::default(),
             lost: 0,
             positions: Positions::default(),
             awaited: Awaited::default(),
@@ -70,12 +64,14 @@ impl<O: Commit> Core<O> {
             spent: Spent::default(),
             given: 0,
             shard: None,
-            is_replaced: false,
+            is_replaced: true,
             checks: Checks::new(true),
-        })
+        };
+        core.follow_buffers()?;
+        Ok(core)
     }
 
-    /// Follows the running statistics of another optimizer.
+    /// Follows the running statistics of an optimizer that is new here.
     pub(super) fn follow_buffers(&mut self) -> Result<()> {
         if self.is_replaced {
             let GradientAccumulator {
@@ -97,16 +93,11 @@ impl<O: Commit> Core<O> {
         given: Given<'_>,
         end: impl FnOnce(&mut Self, &Engine, &mut Processed<()>) -> Result<R>,
     ) -> Result<(Processed<()>, R)> {
-        let Given {
-            extent,
-            origins,
-            closure,
-        } = given;
-        let extent = match &self.ranks {
-            // Another rank may have samples.
-            Some(_) => extent?,
-            None => not_empty(extent?)?,
-        };
+        let (extent, origins) = (given.extent?, given.origins);
+        if self.ranks.is_none() {
+            // With other ranks, one of them may have samples.
+            not_empty(extent)?;
+        }
         let elsewhere = self.awaited.check(&origins)?;
         self.report_lost()?;
         self.accumulator.begin()?;
@@ -123,7 +114,7 @@ impl<O: Commit> Core<O> {
                 tracing::warn!("{event}");
                 engine.happened(event, &mut took.events);
             }
-            let mut accumulation = Accumulation::new(self, closure);
+            let mut accumulation = Accumulation::new(self, given.forward, given.truncate);
             accumulation.core.positions.begin(&origins);
             let began = Instant::now();
             let run = match extent.samples {
@@ -155,7 +146,7 @@ impl<O: Commit> Core<O> {
         if self.accumulator.samples() == 0 {
             self.follow_buffers()?;
         }
-        let mut accumulation = Accumulation::new(self, given.closure);
+        let mut accumulation = Accumulation::new(self, given.forward, given.truncate);
         let (mut samples, mut fits) = (cut::FEW.min(all), None);
         while samples > 1 {
             match accumulation.check(engine, samples) {
@@ -178,13 +169,6 @@ impl<O: Commit> Core<O> {
         }
         let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());
         Ok(CutCheck::new(all, alone))
-    }
-
-    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known.
-    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
-        if let Some(ranks) = &mut self.ranks {
-            ranks.divide(origins, &mut self.positions);
-        }
     }
 
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.
@@ -273,7 +257,8 @@ impl<O: Commit> Core<O> {
 /// A batch whose micro-batches are accumulated. Dropping it unfinished, after an error or by a panic, rolls it back.
 struct Accumulation<'s, O: Commit> {
     core: &'s mut Core<O>,
-    closure: &'s mut dyn Forward,
+    forward: &'s mut Forward<'s>,
+    truncate: &'s dyn Fn(usize),
     /// Samples that the window held before.
     earlier: usize,
     /// Batches that updates had consumed before.
@@ -305,13 +290,18 @@ impl<O: Commit> Drop for Accumulation<'_, O> {
 }
 
 impl<'s, O: Commit> Accumulation<'s, O> {
-    fn new(core: &'s mut Core<O>, closure: &'s mut dyn Forward) -> Self {
+    fn new(
+        core: &'s mut Core<O>,
+        forward: &'s mut Forward<'s>,
+        truncate: &'s dyn Fn(usize),
+    ) -> Self {
         Self {
             earlier: core.accumulator.samples(),
             consumed: core.accumulator.batches,
             batches: core.accumulator.window.batches,
             core,
-            closure,
+            forward,
+            truncate,
             is_finished: false,
         }
     }
@@ -333,12 +323,12 @@ impl<'s, O: Commit> Accumulation<'s, O> {
     /// Compares the first samples together with the same samples in two parts. Nothing changes.
     fn check(&mut self, engine: &Engine, samples: usize) -> Result<CutFinding> {
         let _turn = engine.memory.as_ref().map(DeviceMemory::turn);
-        let (core, closure) = (&*self.core, &mut *self.closure);
+        let (core, forward) = (&*self.core, &mut *self.forward);
         let mut run = |samples, seed| {
             let attempt = engine.check(samples, seed);
             let times = if seed > 0 { cut::TIMES } else { 1. };
             let _traces = core.at_micro_batch.guard()?;
-            let contribution = differentiate(core, closure, &attempt, times)?;
+            let contribution = differentiate(core, forward, &attempt, times)?;
             let changes_buffers = core.at_micro_batch.have_changed()?;
             Side::new(
                 &contribution,
@@ -354,11 +344,11 @@ impl<'s, O: Commit> Accumulation<'s, O> {
 /// Runs the forward pass, and the backward pass of the loss multiplied by `times`.
 fn differentiate<O: Commit>(
     core: &Core<O>,
-    closure: &mut dyn Forward,
+    forward: &mut Forward<'_>,
     attempt: &Attempt<'_>,
     times: f64,
 ) -> Result<Contribution> {
-    let loss = closure.loss(attempt)?;
+    let loss = forward(attempt)?;
     // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
     attempt.memory.check(Phase::Forward)?;
     // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
@@ -376,15 +366,13 @@ fn differentiate<O: Commit>(
 
 impl<O: Commit> Work<()> for Accumulation<'_, O> {
     fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
-        let done = self.accumulate(attempt);
-        if let Err(failure) = &done {
-            // The outputs go with the failed work, because they may hold memory.
-            self.closure.truncate(match failure {
+        // The outputs go with failed work, because they may hold memory.
+        self.accumulate(attempt).inspect_err(|failure| {
+            (self.truncate)(match failure {
                 Failure::MicroBatch(_) => attempt.micro.index,
                 Failure::Batch(_) | Failure::Final(_) => 0,
             });
-        }
-        done
+        })
     }
 
     fn held(&self) -> Held {
@@ -396,7 +384,7 @@ impl<O: Commit> Accumulation<'_, O> {
     /// Accumulates one micro-batch, or leaves everything as it was.
     fn accumulate(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
         let traces = self.core.at_micro_batch.guard()?;
-        let contribution = differentiate(self.core, self.closure, attempt, 1.)?;
+        let contribution = differentiate(self.core, self.forward, attempt, 1.)?;
         let accumulator = &mut self.core.accumulator;
         if attempt.micro.samples.len() == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.

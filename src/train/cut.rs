@@ -60,13 +60,7 @@ impl Checks {
                 };
                 CutFinding::Undecided(exhausted.to_string())
             }
-            // Calls of a group would come out of step with the other ranks'.
-            Err(error) if matches!(error, Error::Group(_)) || error.is_group() => {
-                return Err(error);
-            }
-            Err(error) if error.device_fault().is_some() || is_dependent(&error) => {
-                return Err(error);
-            }
+            Err(error) if is_final(&error) => return Err(error),
             // The sizes of a check are not those of micro-batches, and a closure may accept these only.
             Err(error) => {
                 tracing::warn!(%error, "the closure fails on the samples of a check, so nothing is known of its cut");
@@ -87,8 +81,13 @@ impl Checks {
     }
 }
 
-fn is_dependent(error: &Error) -> bool {
-    matches!(error, Error::Loss(error) if matches!(**error, LossError::DependsOnCut { .. }))
+/// Whether a check ends the step: what it found, a lost device, or calls of a group, which come out of step with the other ranks'.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Loss(error) => matches!(**error, LossError::DependsOnCut { .. }),
+        Error::DeviceFault(_) | Error::Group(_) => true,
+        error => error.is_group(),
+    }
 }
 
 /// Whether so many samples should fit, if fewer were ever computed at once.

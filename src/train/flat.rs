@@ -3,8 +3,9 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor, TensorId};
 
+use super::loss::StepLoss;
 use crate::error::Result;
-use crate::optim::{Parameter, Shard, blend, check_shape};
+use crate::optim::{Parameter, Shard, blend};
 
 /// Parameters begin at multiples of this many elements, so that what one rank owns of a parameter begins and ends at them too.
 const ALIGNMENT: usize = Shard::ALIGNMENT;
@@ -18,11 +19,12 @@ pub(super) struct Layout {
 }
 
 /// The gradient buffers of all parameters, one after the other, and the mean of the losses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Flat {
     /// Each is exchanged in one call.
-    buckets: Vec<Tensor>,
-    loss: Option<Tensor>,
+    pub(super) buckets: Vec<Tensor>,
+    /// The place of the losses' mean.
+    pub(super) loss: Option<Tensor>,
     places: HashMap<TensorId, Place>,
 }
 
@@ -69,11 +71,7 @@ impl Layout {
 impl Flat {
     /// Allocates the memory for these slots.
     pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
-        let mut flat = Self {
-            buckets: Vec::new(),
-            loss: None,
-            places: HashMap::new(),
-        };
+        let mut flat = Self::default();
         for dtype in [DType::F32, DType::F64] {
             let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
             let slots: Vec<_> = slots.collect();
@@ -146,39 +144,21 @@ impl Flat {
         }
     }
 
-    pub(super) fn buckets(&self) -> &[Tensor] {
-        &self.buckets
-    }
-
     /// Writes the mean of a rank's losses: their sum over their weight, or 0 if there are none.
-    pub(super) fn set_loss(
-        &self,
-        known: f64,
-        pending: &[(Tensor, f64)],
-        weight: f64,
-    ) -> Result<()> {
+    pub(super) fn set_loss(&self, losses: &StepLoss) -> Result<()> {
         let Some(loss) = &self.loss else {
             return Ok(());
         };
-        let dtype = loss.dtype();
+        let (dtype, weight) = (loss.dtype(), losses.weight());
         let part = if weight > 0. { weight.recip() } else { 0. };
-        let known = Tensor::new(known * part, &Device::Cpu)?.to_dtype(dtype)?;
-        blend(
-            loss,
-            0.,
-            1.,
-            Some(&known.to_device(loss.device())?.reshape(1)?),
-        )?;
-        for (value, factor) in pending {
+        let known = Tensor::new(losses.sum * part, &Device::Cpu)?.to_dtype(dtype)?;
+        let known = known.to_device(loss.device())?.reshape(1)?;
+        blend(loss, 0., 1., Some(&known))?;
+        for (value, factor) in &losses.pending {
             let value = value.flatten_all()?.narrow(0, 0, 1)?;
             blend(loss, 1., factor * part, Some(&value.to_dtype(dtype)?))?;
         }
         Ok(())
-    }
-
-    /// The place of the losses' mean.
-    pub(super) fn loss(&self) -> Option<&Tensor> {
-        self.loss.as_ref()
     }
 }
 
@@ -197,29 +177,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
-    pub(super) fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
-        let Parameter { name, var } = &self.parameter;
-        check_shape(name, var, gradient)?;
-        if self.buffer.is_none() {
-            let dtype = self.buffer_type();
-            self.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
-        }
-        Ok(())
-    }
-
-    /// Computes `keep · mean + add · gradient` in place.
-    pub(super) fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
-        let keep = if self.is_filled { keep } else { 0. };
-        if let Some(buffer) = &self.buffer
-            && (self.is_filled || gradient.is_some())
-        {
-            blend(buffer, keep, add, gradient.as_ref())?;
-            (self.is_filled, self.is_reached) = (true, true);
-        }
-        Ok(())
-    }
-
+    /// The type in which gradients are accumulated.
     pub(super) fn buffer_type(&self) -> DType {
         match self.parameter.var.dtype() {
             DType::F16 | DType::BF16 => DType::F32,

@@ -1,5 +1,5 @@
+use std::cell::RefCell;
 use std::error::Error as StdError;
-use std::fmt;
 use std::ops::Range;
 
 use candle_core::Result as CandleResult;
@@ -90,81 +90,51 @@ impl<B: Batch + 'static, E: Into<BoxedError>> StepInput for Result<B, E> {
     }
 }
 
-/// The closure of a step, called for samples of its batch. What does not depend on the types of these is compiled once.
-pub(super) trait Forward {
-    /// Runs the forward pass, and keeps what the closure returns beside the loss.
-    fn loss(&mut self, attempt: &Attempt<'_>) -> Result<Loss>;
+/// Runs the forward pass, and keeps what the closure of a step returns beside the loss.
+pub(super) type Forward<'g> = dyn FnMut(&Attempt<'_>) -> Result<Loss> + 'g;
 
-    /// Drops what was kept of all micro-batches but the first ones.
-    fn truncate(&mut self, micro_batches: usize);
-}
-
-/// A batch with its closure.
+/// A batch with its closure. What does not depend on the types of these is compiled once.
 pub(super) struct Given<'g> {
     pub(super) extent: Result<Extent>,
     pub(super) origins: Vec<Origin<'g>>,
-    pub(super) closure: &'g mut dyn Forward,
+    pub(super) forward: &'g mut Forward<'g>,
+    /// Drops what was kept of all micro-batches but the first ones.
+    pub(super) truncate: &'g dyn Fn(usize),
 }
 
 /// Calls `work` with a batch and its closure, or with the error in place of a batch. Also returns what the closure returned beside its losses,
 /// for each finished micro-batch.
 pub(super) fn with_given<I: StepInput, L: Into<Loss>, T, R>(
     item: I,
-    f: impl FnMut(I::Slice<'_>, &MicroBatch) -> CandleResult<(L, T)>,
+    mut f: impl FnMut(I::Slice<'_>, &MicroBatch) -> CandleResult<(L, T)>,
     work: impl FnOnce(Result<Given<'_>>) -> Result<R>,
 ) -> Result<(R, Vec<T>)> {
     let batch = match item.into_batch() {
         Ok(batch) => batch,
         Err(error) => return Ok((work(Err(error))?, Vec::new())),
     };
-    let mut closure = Closure::<I, _, T> {
-        batch: &batch,
-        f,
-        outputs: Vec::new(),
+    let outputs = RefCell::new(Vec::new());
+    let mut forward = |attempt: &Attempt<'_>| -> Result<Loss> {
+        let (loss, output) = attempt.forward(|range| I::slice(&batch, range), &mut f)?;
+        if !attempt.micro.is_check {
+            outputs.borrow_mut().push(output);
+        }
+        Ok(loss.into())
     };
     let done = work(Ok(Given {
         extent: batch.extent(),
         origins: batch.origins(),
-        closure: &mut closure,
+        forward: &mut forward,
+        truncate: &|micro_batches| outputs.borrow_mut().truncate(micro_batches),
     }));
-    Ok((done?, closure.outputs))
-}
-
-struct Closure<'b, I: StepInput, F, T> {
-    batch: &'b I::Batch,
-    f: F,
-    outputs: Vec<T>,
-}
-
-impl<I, F, L, T> Forward for Closure<'_, I, F, T>
-where
-    I: StepInput,
-    F: FnMut(I::Slice<'_>, &MicroBatch) -> CandleResult<(L, T)>,
-    L: Into<Loss>,
-{
-    fn loss(&mut self, attempt: &Attempt<'_>) -> Result<Loss> {
-        let batch = self.batch;
-        let (loss, output) = attempt.forward(|range| I::slice(batch, range), &mut self.f)?;
-        if !attempt.micro.is_check {
-            self.outputs.push(output);
-        }
-        Ok(loss.into())
-    }
-
-    fn truncate(&mut self, micro_batches: usize) {
-        self.outputs.truncate(micro_batches);
-    }
+    Ok((done?, outputs.into_inner()))
 }
 
 /// An error of a closure whose type need not implement [`StdError`], until it is returned: a [`Carried`] with its text stands in its place.
 #[derive(Debug)]
-pub(super) struct OwnError<E>(Option<E>);
+pub(super) struct OwnError<E>(pub(super) Option<E>);
 
 impl<E: From<Error>> OwnError<E> {
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-
     /// Keeps an error, which is `shown` as one of the standard library's. An exhaustion or a device fault in it comes out as such.
     pub(super) fn carry(
         &mut self,
@@ -187,13 +157,6 @@ impl<E: From<Error>> OwnError<E> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Carried(String);
-
-impl fmt::Display for Carried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Carried {}

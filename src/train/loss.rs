@@ -143,9 +143,9 @@ impl Weighted {
 #[derive(Debug, Clone, Default)]
 pub struct StepLoss {
     /// The sum of the values read so far.
-    sum: f64,
+    pub(super) sum: f64,
     /// Values on an asynchronous device, with their factors: a scalar on the device and some 250 bytes of host memory each.
-    pending: Vec<(Tensor, f64)>,
+    pub(super) pending: Vec<(Tensor, f64)>,
     weight: f64,
 }
 
@@ -171,11 +171,6 @@ impl StepLoss {
             pending: vec![(value, weight)],
             weight,
         }
-    }
-
-    /// Gives away the known part of the weighted sum, and the rest with factors.
-    pub(super) fn write_to<R>(&self, f: impl FnOnce(f64, &[(Tensor, f64)]) -> R) -> R {
-        f(self.sum, &self.pending)
     }
 
     /// Returns the sum of the weights, the samples or the terms of [`Loss::Sum`], for a mean over several updates.

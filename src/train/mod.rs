@@ -8,12 +8,10 @@ mod builder;
 mod core;
 mod cut;
 mod estimate;
-mod exchanged;
 mod flat;
 mod input;
 mod loss;
 mod positions;
-mod progress;
 #[cfg(feature = "distributed")]
 mod ranks;
 #[cfg(not(feature = "distributed"))]

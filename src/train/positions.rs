@@ -1,4 +1,3 @@
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
@@ -36,9 +35,7 @@ impl Positions {
     pub(super) fn begin(&mut self, origins: &[Origin<'_>]) {
         self.current = Batches::default();
         for (place, origin) in origins.iter().enumerate() {
-            let Origin {
-                loader, position, ..
-            } = *origin;
+            let (loader, position) = (origin.loader, origin.position);
             let mut before = origins.iter().take(place);
             if before.any(|other| other.loader == loader && other.position != position) {
                 tracing::warn!(
@@ -77,19 +74,11 @@ impl Positions {
     pub(super) fn consume(&mut self) {
         self.end(true);
         for (loader, position) in std::mem::take(&mut self.pending).positions {
-            match self.consumed.entry(loader) {
-                Entry::Vacant(entry) => {
-                    entry.insert(position);
-                }
-                Entry::Occupied(mut entry) => {
-                    let (from, to) = (entry.get().place(), position.place());
-                    if to < from {
-                        let loader = entry.key();
-                        tracing::warn!(loader, %from, %to, "a loader went back: a run that is saved now continues from there");
-                    }
-                    entry.insert(position);
-                }
+            let (from, to) = (self.consumed.get(&loader), position.place());
+            if let Some(from) = from.map(Position::place).filter(|from| to < *from) {
+                tracing::warn!(loader, %from, %to, "a loader went back: a run that is saved now continues from there");
             }
+            self.consumed.insert(loader, position);
         }
     }
 

@@ -177,17 +177,13 @@ impl Recent {
             return Some((step, loss.read().ok()?));
         }
         let mut followed = self.0.lock();
-        let Followed {
-            is_on,
-            newest,
-            queued,
-        } = &mut *followed;
-        *is_on = true;
+        followed.is_on = true;
+        let queued = &mut followed.queued;
         let arrived = queued.iter().rposition(|(.., mark)| mark.has_passed());
         let arrived = arrived.and_then(|arrived| queued.drain(..=arrived).next_back());
         let read = arrived.and_then(|(step, loss, mark)| Some((step, loss.read_before(&mark)?)));
-        *newest = read.or(*newest);
-        *newest
+        followed.newest = read.or(followed.newest);
+        followed.newest
     }
 }
 
@@ -274,15 +270,6 @@ pub(super) struct Settings {
     pub(super) compare_every: u64,
     /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
     pub(super) measured: Option<usize>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            compare_every: 1000,
-            measured: None,
-        }
-    }
 }
 
 /// What the samples of an update took.

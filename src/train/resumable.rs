@@ -1,15 +1,16 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Tensor, Var};
+use serde::{Deserialize, Serialize};
 
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::{GradientAccumulator, Loading};
 use super::adaptive::AdaptiveTrainer;
-use super::progress::{Progress, Trainer};
+use super::positions::Positions;
 use super::ranks::Ranks;
 use super::report::Recent;
 use crate::batch::{Consumer, Position};
-use crate::error::Result;
+use crate::error::{Result, StateError};
 use crate::optim::{Commit, Parameter, StateDict};
 
 /// What can be saved and continued in another process; for checkpoints.
@@ -80,6 +81,85 @@ fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
     all
 }
 
+/// Its name in a state dict's metadata.
+const PROGRESS: &str = "training";
+const VERSION: u32 = 2;
+/// More updates and batches than any run has.
+const MOST: u64 = 1 << 53;
+
+/// How far a training has come, as it is saved.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Progress {
+    version: u32,
+    updates: u64,
+    /// The parameters that await their first gradient, with the number of updates in which it may arrive; `None` in older state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    awaited: Option<BTreeMap<String, usize>>,
+    /// What only a trainer has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trainer: Option<Trainer>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Trainer {
+    /// From which the seeds of micro-batches are derived.
+    seed: u64,
+    /// Finished batches of training and of evaluation.
+    batches: [u64; 2],
+    positions: Positions,
+}
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Progress {
+    fn metadata<O: Commit>(
+        accumulator: &GradientAccumulator<O>,
+        trainer: Option<Trainer>,
+    ) -> Result<BTreeMap<String, String>> {
+        let parameters = accumulator.optimizer.parameters();
+        let progress = Self {
+            version: VERSION,
+            updates: accumulator.updates,
+            awaited: Some(accumulator.slots.awaited(parameters)),
+            trainer,
+        };
+        let text = serde_json::to_string(&progress).map_err(candle_core::Error::wrap)?;
+        Ok(BTreeMap::from([(PROGRESS.to_owned(), text)]))
+    }
+
+    /// `None` for state that an optimizer saved by itself.
+    fn read(state: &StateDict) -> Result<Option<Self>> {
+        let Some(text) = state.metadata.get(PROGRESS) else {
+            return Ok(None);
+        };
+        let unfit = |problem: String| StateError {
+            unfit: vec![format!("{PROGRESS}: {problem}")],
+            ..StateError::default()
+        };
+        let wrong = |error: serde_json::Error| unfit(error.to_string());
+        let Version { version } = serde_json::from_str(text).map_err(wrong)?;
+        if version != VERSION {
+            let problem = format!(
+                "version {version}, this crate reads version {VERSION}: continue with the crate that wrote it, or a newer one"
+            );
+            return Err(unfit(problem).into());
+        }
+        let progress: Self = serde_json::from_str(text).map_err(wrong)?;
+        let batches = progress.trainer.iter().flat_map(|trainer| trainer.batches);
+        let mut counts = batches.chain([progress.updates]);
+        match counts.find(|count| *count > MOST) {
+            Some(count) => Err(unfit(format!("counts {count}, at most 2^53 is possible")).into()),
+            None => Ok(Some(progress)),
+        }
+    }
+}
+
 impl<O: Commit> GradientAccumulator<O> {
     pub(super) fn optimizer_state(&self) -> Result<StateDict> {
         self.refuse_if_interrupted()?;
@@ -87,7 +167,7 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Continues from saved state. Returns what only a trainer has.
-    pub(super) fn restore(&mut self, state: &StateDict) -> Result<Option<Trainer>> {
+    fn restore(&mut self, state: &StateDict) -> Result<Option<Trainer>> {
         let progress = Progress::read(state)?;
         self.optimizer.load_state(state)?;
         self.reset();
@@ -122,7 +202,7 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
-        Progress::of(self, None).metadata()
+        Progress::metadata(self, None)
     }
 
     fn is_new(&self) -> bool {
@@ -174,7 +254,18 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
-        self.metadata()
+        let trainer = Trainer {
+            seed: self.engine.seed,
+            // A resumed run reads accumulated batches again, so they are not counted.
+            batches: [self.core.accumulator.batches, self.evaluation.batches],
+            positions: self.core.positions.clone(),
+        };
+        let mut metadata = Progress::metadata(&self.core.accumulator, Some(trainer))?;
+        for (name, engine) in [(TRAINING, &self.engine), (EVALUATION, &self.evaluation)] {
+            let learned = engine.policy.state();
+            metadata.extend(learned.map(|learned| (name.to_owned(), learned)));
+        }
+        Ok(metadata)
     }
 
     fn is_new(&self) -> bool {
@@ -261,26 +352,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state), and [`UpdateInterrupted`](crate::error::UpdateInterrupted) after one.
     pub fn state(&self) -> Result<StateDict> {
-        let mut more = self.metadata()?;
+        let mut more = self.progress()?;
         let mut state = self.core.optimizer_state()?;
         state.metadata.append(&mut more);
         Ok(state)
-    }
-
-    /// What the host holds of the state.
-    pub(super) fn metadata(&self) -> Result<BTreeMap<String, String>> {
-        let trainer = Trainer {
-            seed: self.engine.seed,
-            // A resumed run reads accumulated batches again, so they are not counted.
-            batches: [self.core.accumulator.batches, self.evaluation.batches],
-            positions: self.core.positions.clone(),
-        };
-        let mut metadata = Progress::of(&self.core.accumulator, Some(trainer)).metadata()?;
-        for (name, engine) in [(TRAINING, &self.engine), (EVALUATION, &self.evaluation)] {
-            let learned = engine.policy.state();
-            metadata.extend(learned.map(|learned| (name.to_owned(), learned)));
-        }
-        Ok(metadata)
     }
 
     /// Continues from saved state: [`updates`](Self::updates), [`MicroBatch::step`](crate::MicroBatch::step) and the seed are those

@@ -1,8 +1,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, TensorId, Var};
+use candle_core::{DType, Tensor, Var};
 
+use super::buffers::Reach;
 use super::flat::{Flat, Layout, Slot};
 use super::loss::Weighted;
 use crate::batch::run_phase;
@@ -10,12 +11,11 @@ use crate::error::{
     Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train,
     untrainable,
 };
-use crate::names::{Patterns, is_statistic};
-use crate::optim::{Commit, Parameter};
+use crate::optim::{Parameter, Shard, blend, check_shape};
 use crate::testing;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slots {
     pub(super) slots: Vec<Slot>,
     pub(super) reach: Reach,
@@ -36,18 +36,6 @@ pub(super) type Gradients = Vec<Option<Tensor>>;
 pub(super) type Contribution = (Weighted, Gradients);
 
 impl Slots {
-    pub(super) fn new(reach: Reach) -> Self {
-        Self {
-            slots: Vec::new(),
-            reach,
-            is_awaiting: false,
-            layout: None,
-            flat: None,
-            is_sharded: false,
-            fingerprint: 0,
-        }
-    }
-
     /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are ignored.
     pub(super) fn follow(&mut self, parameters: &[Parameter]) -> Result<()> {
         let trainable = || parameters.iter().filter(|p| !p.var.dtype().is_int());
@@ -128,21 +116,18 @@ impl Slots {
         self.is_awaiting = self.slots.iter().any(|slot| slot.awaited > 0);
     }
 
-    /// Runs the backward pass. The graph and all gradients of others are dropped.
-    pub(super) fn differentiate(&self, loss: &Tensor) -> Result<Gradients> {
-        let mut store = loss.backward()?;
-        // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
-        let gradients = self
-            .slots
-            .iter()
-            .map(|slot| store.remove(&slot.parameter.var));
-        Ok(gradients.map(|gradient| Some(gradient?.detach())).collect())
-    }
-
-    /// Does all that can run out of memory before these gradients are added.
+    /// Does all that can run out of memory before these gradients are added: checks their shapes and allocates missing buffers.
     pub(super) fn prepare(&mut self, gradients: &[Option<Tensor>]) -> Result<()> {
-        let mut pairs = self.slots.iter_mut().zip(gradients);
-        pairs.try_for_each(|(slot, gradient)| gradient.iter().try_for_each(|g| slot.prepare(g)))
+        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
+            let Some(gradient) = gradient else { continue };
+            let dtype = slot.buffer_type();
+            let Parameter { name, var } = &slot.parameter;
+            check_shape(name, var, gradient)?;
+            if slot.buffer.is_none() {
+                slot.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
+            }
+        }
+        Ok(())
     }
 
     /// Computes `keep · mean + add · gradient` in place. An error comes with whether a mean has changed already.
@@ -153,9 +138,16 @@ impl Slots {
         gradients: Gradients,
     ) -> Result<(), (bool, Error)> {
         for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
-            run_phase(Phase::Accumulate, None, || {
+            run_phase(Phase::Accumulate, None, move || {
                 testing::inject(Phase::Accumulate)?;
-                slot.blend(keep, add, gradient)
+                let keep = if slot.is_filled { keep } else { 0. };
+                if let Some(buffer) = &slot.buffer
+                    && (slot.is_filled || gradient.is_some())
+                {
+                    blend(buffer, keep, add, gradient.as_ref())?;
+                    (slot.is_filled, slot.is_reached) = (true, true);
+                }
+                Ok(())
             })
             .map_err(|error| (index > 0, error))?;
         }
@@ -189,36 +181,25 @@ impl Slots {
             .for_each(|slot| slot.is_filled = false);
     }
 
-    pub(super) fn unreached(&self) -> Vec<Parameter> {
-        let unreached = self.slots.iter().filter(|slot| !slot.is_reached);
-        unreached.map(|slot| slot.parameter.clone()).collect()
-    }
-
-    /// Fails if this window is the last in which a parameter's first gradient could arrive, and it has none.
-    pub(super) fn check_reached(&self) -> Result<(), UnreachedParameters> {
-        self.check_reached_if(|at| self.slots.get(at).is_some_and(|slot| slot.is_filled))
-    }
-
-    /// The same with the slots that some rank has filled.
-    pub(super) fn check_reached_if(
+    /// Fails if this window is the last in which a parameter's first gradient could arrive, and neither this rank nor another has one.
+    pub(super) fn check_reached(
         &self,
-        is_filled: impl Fn(usize) -> bool,
+        is_filled: impl Fn(usize, &Slot) -> bool,
     ) -> Result<(), UnreachedParameters> {
-        let is_unreached = |(at, slot): &(usize, &Slot)| slot.awaited == 1 && !is_filled(*at);
-        let mut slots = self.slots.iter().enumerate();
-        if !self.is_awaiting || !slots.any(|slot| is_unreached(&slot)) {
+        if !self.is_awaiting {
             return Ok(());
         }
         let slots = self.slots.iter().enumerate();
         let trainable = slots.filter(|(_, slot)| !self.reach.is_buffer(&slot.parameter));
-        let (unreached, others): (Vec<_>, Vec<_>) = trainable.partition(is_unreached);
+        let (unreached, others): (Vec<_>, Vec<_>) =
+            trainable.partition(|(at, slot)| slot.awaited == 1 && !is_filled(*at, slot));
+        if unreached.is_empty() {
+            return Ok(());
+        }
         let name = |(_, slot): (usize, &Slot)| slot.parameter.name.clone();
-        let (names, others) = (
-            unreached.into_iter().map(name),
-            others.into_iter().map(name),
-        );
-        let unreached = UnreachedParameters::new(names, others);
-        Err(unreached.within(self.reach.updates()))
+        let (names, others) = (unreached.into_iter(), others.into_iter());
+        let unreached = UnreachedParameters::new(names.map(name), others.map(name));
+        Err(unreached.within(self.reach.updates))
     }
 
     /// Counts an update of this window for those that await a gradient.
@@ -239,10 +220,8 @@ impl Slots {
     pub(super) fn bytes(&self) -> (u64, u64) {
         let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         let buffers = self.slots.iter().filter_map(|slot| slot.buffer.as_ref());
-        (
-            self.vars().map(|var| bytes(var)).sum(),
-            buffers.map(bytes).sum(),
-        )
+        let parameters = self.vars().map(|var| bytes(var)).sum();
+        (parameters, buffers.map(bytes).sum())
     }
 
     pub(super) fn vars(&self) -> impl Iterator<Item = &Var> {
@@ -250,86 +229,113 @@ impl Slots {
     }
 }
 
-/// Which parameters have to receive a gradient, and in how many updates.
-#[derive(Debug, Clone)]
-pub(super) struct Reach {
-    updates: usize,
-    allowed: Patterns,
-    /// Variables that the forward pass changes by itself.
-    buffers: Vec<TensorId>,
+/// Gradients that ranks exchange.
+impl Slots {
+    /// Makes memory that all ranks exchange the slots' buffers.
+    pub(super) fn place(&mut self) -> Result<()> {
+        let Some(layout) = self.layout else {
+            return Ok(());
+        };
+        // Sharded state has no other memory: `follow` refuses what has no place in it.
+        if let Some(flat) = &self.flat
+            && flat.attach(&mut self.slots)
+        {
+            return Ok(());
+        }
+        // The old memory goes first.
+        self.slots.iter_mut().for_each(|slot| slot.buffer = None);
+        self.flat = None;
+        let flat = Flat::new(layout, &self.slots)?;
+        flat.attach(&mut self.slots);
+        self.flat = Some(flat);
+        self.fingerprint = self.checksum();
+        Ok(())
+    }
+
+    /// The elements that this rank sums, all without other ranks, with the fingerprint of the parameters.
+    pub(super) fn shard(&self, rank: usize) -> (Shard, u32) {
+        let parameters = self.slots.iter().map(|slot| slot.parameter.clone());
+        let mut shard = Shard::of(&Vec::from_iter(parameters));
+        match (&self.flat, self.layout) {
+            (Some(flat), Some(layout)) => flat.share(layout, rank, &self.slots, &mut shard),
+            _ => self
+                .vars()
+                .for_each(|var| shard.own(var, 0..var.elem_count())),
+        }
+        (shard, self.fingerprint)
+    }
+
+    /// A checksum of the first gradients that are still awaited.
+    pub(super) fn awaited_fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        if self.is_awaiting {
+            let awaited = self.slots.iter().map(|slot| slot.awaited as u64);
+            awaited.for_each(|awaited| hasher.update(&awaited.to_le_bytes()));
+        }
+        hasher.finalize()
+    }
+
+    pub(super) fn checksum(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for Slot { parameter, .. } in &self.slots {
+            let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
+            hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
+        }
+        for bucket in self.flat.iter().flat_map(|flat| &flat.buckets) {
+            hasher.update(&bucket.elem_count().to_le_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// Prepares the buffers for the sum over all ranks: slots that only other ranks have filled become 0, and statistics are copied.
+    pub(super) fn complete(&mut self, is_filled: impl Fn(usize) -> bool) -> Result<()> {
+        let filled = self.slots.iter_mut().enumerate();
+        for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
+            let Some(buffer) = &slot.buffer else {
+                continue;
+            };
+            if !slot.is_filled {
+                buffer.zero_set()?;
+            }
+            (slot.is_filled, slot.is_reached) = (true, true);
+        }
+        self.statistics().try_for_each(put)
+    }
+
+    /// Those that an update changes, with their buffers.
+    pub(super) fn learning(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
+    }
+
+    /// Those that the forward pass changes by itself, such as BatchNorm's running mean, with their buffers.
+    pub(super) fn statistics(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter().filter(|slot| !slot.is_filled);
+        let statistics = slots.filter(|slot| self.reach.is_buffer(&slot.parameter));
+        statistics.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
+    }
+
+    /// What only an update changes.
+    pub(super) fn updated(&self) -> impl Iterator<Item = &Var> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.map(|slot| &slot.parameter.var)
+    }
 }
 
-impl Default for Reach {
-    fn default() -> Self {
-        Self {
-            updates: 1,
-            allowed: Patterns::default(),
-            buffers: Vec::new(),
-        }
-    }
+/// Copies a parameter into its buffer.
+pub(super) fn put((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+    let value = parameter.var.as_detached_tensor();
+    Ok(blend(buffer, 0., 1., Some(&value))?)
 }
 
-impl Reach {
-    pub(super) fn within(mut self, updates: usize) -> Self {
-        self.updates = updates;
-        self
+/// Copies a buffer into its parameter, on the CPU and on CUDA without an allocation, because some of an update may have been applied.
+pub(super) fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+    let var = &parameter.var;
+    match var.dtype() {
+        DType::BF16 | DType::F16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,
+        dtype => var.set(&buffer.to_dtype(dtype)?)?,
     }
-
-    pub(super) fn allow(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.allowed.add(patterns);
-        self
-    }
-
-    pub(super) fn with_buffers(mut self, buffers: &[Tensor]) -> Self {
-        self.buffers.extend(buffers.iter().map(Tensor::id));
-        self
-    }
-
-    /// Refuses settings that cannot be meant.
-    pub(super) fn check<O: Commit>(&self, optimizer: &O) -> Result<()> {
-        if self.updates == 0 {
-            return Err(invalid!(
-                Parameter,
-                "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"
-            ));
-        }
-        let frozen = optimizer.frozen();
-        let all = optimizer.parameters().iter().chain(&frozen);
-        self.allowed
-            .check(all.map(|parameter| parameter.name.as_str()))
-    }
-
-    /// For the comparison with other ranks.
-    pub(super) fn describe(&self) -> String {
-        let Self {
-            updates, allowed, ..
-        } = self;
-        format!("gradients arrive within {updates} updates, but those of {allowed:?}")
-    }
-
-    /// The number of updates in which a parameter has to receive a gradient.
-    pub(super) fn updates(&self) -> usize {
-        self.updates
-    }
-
-    pub(super) fn is_buffer(&self, Parameter { name, var, .. }: &Parameter) -> bool {
-        is_statistic(name) || self.buffers.contains(&var.id())
-    }
-
-    /// The variables that the forward pass changes by itself: those that the caller named, and an optimizer's running statistics.
-    pub(super) fn buffers<O: Commit>(&self, optimizer: &O, named: &[Tensor]) -> Vec<Tensor> {
-        let frozen = optimizer.frozen();
-        let all = optimizer.parameters().iter().chain(&frozen);
-        let unnamed = all.filter(|p| is_statistic(&p.name) && !self.buffers.contains(&p.var.id()));
-        let unnamed = unnamed.map(|parameter| parameter.var.as_tensor().clone());
-        named.iter().cloned().chain(unnamed).collect()
-    }
-
-    /// The number of updates in which this parameter may still receive its first gradient; 0 if it needs none.
-    pub(super) fn awaited(&self, parameter: &Parameter) -> usize {
-        match self.is_buffer(parameter) || self.allowed.has(&parameter.name) {
-            true => 0,
-            false => self.updates,
-        }
-    }
+    Ok(())
 }

@@ -1,6 +1,5 @@
 use super::core::Core;
-use super::exchanged::OwnShard;
-use super::ranks::{Ranks, Turn};
+use super::ranks::Ranks;
 use super::report::StepReport;
 use crate::batch::{Engine, Event, EventKind, Measured, Processed, ended, run_phase};
 use crate::error::{Error, Phase, Result};
@@ -9,11 +8,6 @@ use crate::optim::{Commit, StateDict};
 
 /// How an update is applied. What ranks do together is in the module [`ranks`](super::ranks).
 impl<O: Commit> Core<O> {
-    /// Starts this rank's update; the other ranks wait for its status message.
-    pub(super) fn turn(&self) -> Option<Turn> {
-        self.ranks.as_ref().map(Ranks::turn)
-    }
-
     /// Applies the update, together with the other ranks if there are some.
     pub(super) fn update(
         &mut self,
@@ -23,11 +17,14 @@ impl<O: Commit> Core<O> {
         if self.shard.is_none() {
             self.shard()?;
         }
-        self.apply_together(engine, processed)
-            .inspect(StepReport::note_loss)
+        let report = match self.ranks {
+            None => self.apply(engine, processed),
+            Some(_) => self.apply_together(engine, processed),
+        };
+        report.inspect(StepReport::note_loss)
     }
 
-    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    /// Applies the update, once more if it ran out of memory. Completes an exhaustion in it, and reports if it went over a soft limit.
     pub(super) fn apply(
         &mut self,
         engine: &Engine,
@@ -37,8 +34,31 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let _piece = engine.piece(0, || self.held().0);
-        let commit = || self.commit(engine, &measured, processed);
-        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), commit);
+        let report = run_phase(Phase::Optimizer, Some((engine, &measured)), || {
+            // The ranks add theirs once.
+            let mut sum = None;
+            let mut report = self.commit(&mut sum);
+            if let Err(Error::ResourceExhausted(found)) = report {
+                let exhausted = measured.exhausted(found, Some(self.held().0), None);
+                engine.notify(|| EventKind::Exhausted(&exhausted));
+                // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
+                recover(&engine.device)?;
+                let cause = exhausted.cause;
+                let event = Event::UpdateRetried { cause };
+                tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
+                engine.happened(event, &mut processed.events);
+                processed.retries += 1;
+                report = self.commit(&mut sum);
+            }
+            if report.is_ok() {
+                // At once: an observer may panic after this.
+                self.positions.consume();
+                // The other ranks' elements come later.
+                self.accumulator.is_interrupted =
+                    self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
+            }
+            report.map_err(|error| unmask(error, &engine.device))
+        });
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
@@ -55,7 +75,7 @@ impl<O: Commit> Core<O> {
     pub(super) fn complete<T>(
         &self,
         engine: &Engine,
-        measured: &Measured<'_>,
+        measured: &Measured,
         done: Result<T>,
     ) -> Result<T> {
         let Err(Error::ResourceExhausted(found)) = done else {
@@ -66,48 +86,17 @@ impl<O: Commit> Core<O> {
         Err(ended(exhausted, false, remedies, engine.memory.as_ref()))
     }
 
-    fn commit(
-        &mut self,
-        engine: &Engine,
-        measured: &Measured<'_>,
-        processed: &mut Processed<()>,
-    ) -> Result<StepReport> {
-        // The ranks add theirs once.
-        let mut sum = None;
-        let mut report = self.commit_once(&mut sum);
-        if let Err(Error::ResourceExhausted(found)) = report {
-            let exhausted = measured.exhausted(found, Some(self.held().0), None);
-            engine.notify(|| EventKind::Exhausted(&exhausted));
-            // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
-            recover(&engine.device)?;
-            let cause = exhausted.cause;
-            let event = Event::UpdateRetried { cause };
-            tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
-            engine.happened(event, &mut processed.events);
-            processed.retries += 1;
-            report = self.commit_once(&mut sum);
-        }
-        if report.is_ok() {
-            // At once: an observer may panic after this.
-            self.positions.consume();
-            // The other ranks' elements come later.
-            self.accumulator.is_interrupted =
-                self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
-        }
-        report.map_err(|error| unmask(error, &engine.device))
-    }
-
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
-    fn commit_once(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
-        let Some(shard) = &mut self.shard else {
-            return self.accumulator.commit();
+    fn commit(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
+        let Some((shard, of)) = &mut self.shard else {
+            return self.accumulator.commit(O::commit);
         };
         let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
-        if shard.of != slots.fingerprint {
-            *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
+        if *of != slots.fingerprint {
+            (*shard, *of) = slots.shard(ranks.as_ref().map_or(0, Ranks::rank));
         }
-        self.accumulator.commit_with(|optimizer, gradients| {
-            let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
+        self.accumulator.commit(|optimizer, gradients| {
+            let Some(own) = optimizer.measure(gradients, shard)? else {
                 return optimizer.commit(gradients);
             };
             let sum = match (*known, ranks) {
@@ -137,9 +126,9 @@ impl<O: Commit> Core<O> {
             return Ok(());
         }
         let rank = self.ranks.as_ref().map_or(0, Ranks::rank);
-        let shard = OwnShard::new(&accumulator.slots, rank);
+        let shard = accumulator.slots.shard(rank);
         if is_sharded {
-            accumulator.optimizer.shard(&shard.elements, None)?;
+            accumulator.optimizer.shard(&shard.0, None)?;
             accumulator.slots.is_sharded = true;
         }
         self.shard = Some(shard);

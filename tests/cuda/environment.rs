@@ -1,7 +1,7 @@
 //! The environment checker with a driver, and the smoke test on a device.
 
 use candle_headroom::Environment;
-use candle_headroom::environment::{Finding, Report, Requirement};
+use candle_headroom::environment::{Finding, Report, Requirement, facts};
 
 use crate::gpu::{MIB, gpu, simulated};
 use crate::simulator::Simulator;
@@ -103,5 +103,37 @@ fn a_smoke_test_that_fails_says_where_and_what_to_do() {
         finding.seen.contains("cuDeviceGet returns 101"),
         "{}",
         finding.seen
+    );
+}
+
+#[test]
+fn every_status_is_spelled_and_numbered_as_in_the_bindings() {
+    use candle_core::cuda_backend::cudarc::driver::sys::CUresult::*;
+    #[rustfmt::skip]
+    let driver = [
+        CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_STUB_LIBRARY,
+        CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_NO_DEVICE,
+        CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_DEVICE_NOT_LICENSED, CUDA_ERROR_INVALID_IMAGE,
+        CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_INVALID_PTX,
+        CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_JIT_COMPILER_NOT_FOUND, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+        CUDA_ERROR_JIT_COMPILATION_DISABLED, CUDA_ERROR_CONTAINED, CUDA_ERROR_INVALID_SOURCE,
+        CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, CUDA_ERROR_SHARED_OBJECT_INIT_FAILED,
+        CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_ASSERT, CUDA_ERROR_HARDWARE_STACK_ERROR,
+        CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_NOT_PERMITTED,
+        CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, CUDA_ERROR_MPS_CONNECTION_FAILED, CUDA_ERROR_MPS_RPC_FAILURE,
+        CUDA_ERROR_MPS_SERVER_NOT_READY, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
+        CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_UNKNOWN,
+    ];
+    // 919 is newer than CUDA 13.0, so not in the bindings of a build with its toolkit.
+    let listed = facts::cuda_statuses().filter(|status| status.number != 919);
+    let listed: Vec<_> = listed
+        .map(|status| (status.name.to_owned(), status.number))
+        .collect();
+    assert_eq!(
+        driver.map(|code| (format!("{code:?}"), code as u32))[..],
+        listed
     );
 }

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Failed, MOST_COST, MemoryModel, RecomputeReason, Recomputing};
+use crate::batch::{Failed, MOST_COST, MemoryModel};
 
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
 /// peaks vary by as much.
@@ -301,16 +301,6 @@ impl Choice {
                 }
             }
             _ => {}
-        }
-    }
-
-    pub(super) fn explained(&self) -> Recomputing {
-        Recomputing {
-            is_on: self.recomputes(),
-            reason: match self.recomputes() {
-                true => RecomputeReason::OneSample,
-                false => RecomputeReason::NoNeed,
-            },
         }
     }
 }

@@ -17,7 +17,7 @@ const SAVED: (&str, u32) = ("predictive", 6);
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
     /// With marked regions kept, and recomputed.
-    kept: Shape,
+    pub(super) kept: Shape,
     recomputed: Shape,
     pub(super) choice: Choice,
 }
@@ -47,11 +47,6 @@ impl Known {
             true => &mut self.recomputed,
             false => &mut self.kept,
         }
-    }
-
-    /// Chooses whether to recompute in the next batch.
-    pub(super) fn choose(&mut self, room: Option<Room>) {
-        self.choice.decide(&self.kept, room);
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -168,13 +163,12 @@ impl Shapes {
     }
 
     pub(super) fn from_json(json: &str) -> Result<(Self, Progress)> {
-        let header: Header = serde_json::from_str(json)
-            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        let damaged = |_| wrong("no JSON document with the state of this policy");
+        let header: Header = serde_json::from_str(json).map_err(damaged)?;
         if (header.policy.as_str(), header.version) != SAVED {
             return Err(wrong("the state of another policy or version"));
         }
-        let saved: Saved = serde_json::from_str(json)
-            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        let saved: Saved = serde_json::from_str(json).map_err(damaged)?;
         let mut others = saved.shapes;
         let are_possible = |known: &Known| {
             let shapes = [&known.kept, &known.recomputed];

@@ -1,4 +1,4 @@
-//! Where the size is chosen, and why it is that one.
+//! What the size of the next micro-batch follows from.
 //!
 //! Where memory is not measured, nothing but trying shows that room has come back. A failure is followed by a bounded wait (18
 //! micro-batches where a batch has 2 parts, 32 for 4, 56 for 8, at most 4,096), then by one micro-batch of the next larger size,
@@ -6,8 +6,8 @@
 //! with 4. If it succeeds, each micro-batch takes the next larger size until one fails. No step skips more than 5 %, so that the
 //! size before it is at least 0.95 of what fits.
 
-use super::policy::{Predictive, Start};
-use crate::batch::{Plan, Reason};
+use super::{Predictive, Start};
+use crate::batch::Reason;
 
 /// Parts are taken away one by one, or this part of them where there are many.
 const FEWER: usize = 20;
@@ -19,27 +19,11 @@ const MOST_WAIT: usize = 4096;
 const PASSING_WAIT: usize = 16;
 
 impl Predictive {
-    /// The size of the next micro-batch, with `remaining` samples left in the batch.
-    pub(super) fn choose(&self, remaining: usize) -> usize {
-        if let Some(probe) = self.probe().filter(|probe| *probe <= remaining) {
-            return probe;
-        }
-        let most = self.options.most;
-        match self.largest().filter(|largest| *largest < most) {
-            None => most.min(remaining),
-            Some(largest) if largest < remaining && self.is_worth_a_look(largest) => largest,
-            Some(largest) => {
-                let parts = remaining.div_ceil(largest);
-                remaining.div_ceil(parts.max(1))
-            }
-        }
-    }
-
     /// The largest size in use, in samples; `None` for the whole batch.
-    fn largest(&self) -> Option<usize> {
+    pub(super) fn largest(&self) -> Option<usize> {
         match self.is_cold() {
             true => Some(1),
-            false => self.shape().samples(),
+            false => self.present().samples(),
         }
     }
 
@@ -50,8 +34,8 @@ impl Predictive {
 
     /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
     /// and one run of more samples than were ever seen makes that certain.
-    fn is_worth_a_look(&self, largest: usize) -> bool {
-        let (shape, parts) = (self.shape(), self.samples.div_ceil(largest));
+    pub(super) fn is_worth_a_look(&self, largest: usize) -> bool {
+        let (shape, parts) = (self.present(), self.samples.div_ceil(largest));
         let seen = shape.model.largest_seen().filter(|_| !shape.is_avoiding());
         let is_new = seen.is_some_and(|seen| seen < shape.cost(largest));
         is_new && parts > 1 && {
@@ -62,8 +46,8 @@ impl Predictive {
     }
 
     /// The size to try where memory is not measured, if it is time for that: the batch in fewer parts.
-    fn probe(&self) -> Option<usize> {
-        let shape = self.shape();
+    pub(super) fn probe(&self) -> Option<usize> {
+        let shape = self.present();
         let is_due = self.wait == 0 || shape.is_growing;
         let is_blind = shape.is_blind(self.room) && !self.is_cold();
         let largest = (self.largest()).filter(|_| is_due && is_blind)?;
@@ -75,7 +59,7 @@ impl Predictive {
 
     /// Begins the wait for a probe, after a failure where memory is not measured.
     pub(super) fn await_room(&mut self, is_passing: bool) {
-        let largest = self.shape().samples().unwrap_or(self.samples);
+        let largest = self.present().samples().unwrap_or(self.samples);
         let parts = self.samples.div_ceil(largest.max(1));
         let doublings = parts.checked_ilog2().unwrap_or(0) as usize;
         let batches = BATCHES.saturating_sub(doublings).max(LEAST_BATCHES);
@@ -83,27 +67,9 @@ impl Predictive {
         self.wait = parts.saturating_mul(batches).min(most);
     }
 
-    /// What is known about samples of the present shape, and why the size is used.
-    pub(super) fn explained(&self) -> Plan {
-        let shape = self.shape();
-        let slope = shape.model.slope();
-        let fits = self
-            .room
-            .and_then(|room| room.fits(&shape.model, shape.each));
-        let allowed = Some(self.options.most).filter(|most| *most < usize::MAX);
-        Plan {
-            base: shape.model.base(),
-            each: slope.map(|slope| (slope * shape.each as f64) as u64),
-            room: self.room.map(|room| room.all),
-            fits: fits.map(|fits| fits / shape.each),
-            using: self.largest().into_iter().chain(allowed).min(),
-            reason: self.reason(),
-            regions: self.explained_regions(),
-        }
-    }
-
-    fn reason(&self) -> Reason {
-        let shape = self.shape();
+    /// Why the size is not larger.
+    pub(super) fn reason(&self) -> Reason {
+        let shape = self.present();
         let (largest, most) = (self.largest().unwrap_or(usize::MAX), self.options.most);
         match () {
             () if largest >= most && most < usize::MAX => Reason::Allowed,

@@ -105,7 +105,7 @@ impl Tracker {
         let path = self.frames.last().map_or(self.root, |frame| frame.path);
         set_current(path);
         if self.device.is_cpu()
-            && let Some(now) = self.scope.in_use()
+            && let Some(now) = self.scope.memory().in_use()
         {
             self.unit.ledger.skip_to(now);
             self.use_now = now;

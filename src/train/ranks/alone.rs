@@ -5,7 +5,7 @@ use super::positions::Positions;
 use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Origin, Processed};
 use crate::distributed::Group;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::optim::{Commit, StateDict};
 
 /// The other ranks of a trainer.
@@ -46,8 +46,8 @@ impl Data {
 }
 
 impl Turn {
-    pub(super) fn fail(self, _: &Error) {
-        match self {}
+    pub(super) fn fail(&self, _: String) {
+        match *self {}
     }
 }
 

@@ -5,17 +5,15 @@
 //! differ, the ranks exchange the texts and none updates. If all can, they add their gradients, each scaled by its part of the
 //! weight, and every rank applies the same update. If one cannot, none does.
 
-mod data;
 mod reduce;
 mod shares;
 mod status;
 
-pub(super) use data::Data;
 pub(super) use reduce::Ranks;
-use shares::Shares;
-pub(super) use status::Turn;
+pub(super) use status::{Data, Turn};
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use candle_core::Var;
@@ -25,7 +23,7 @@ use super::flat::Layout;
 use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Measured, Processed};
 use crate::distributed::{Collectives, Group, Operation};
-use crate::error::{GroupError, Result};
+use crate::error::{Error, GroupError, Result, UpdateInterrupted};
 use crate::optim::{Commit, Parameter};
 
 impl<O: Commit> Core<O> {
@@ -57,15 +55,17 @@ impl<O: Commit> Core<O> {
                     accumulator.is_interrupted = false;
                     exchange.reduced += shared;
                 }
-                // This rank's elements have moved, and not all others.
-                Err(error) => report = Err(accumulator.interrupt(error)),
+                // This rank's elements have moved, and not all others. A lost group keeps its own error, which says more.
+                Err(error @ Error::Group(_)) => report = Err(error),
+                Err(error) => report = Err(UpdateInterrupted::with(error)),
             }
         }
         if let Some(ranks) = ranks {
-            ranks.end();
+            // Applied or not: a panic from here on concerns no other rank.
+            ranks.progress.is_over.store(true, Ordering::Relaxed);
             if let Err(error) = &report {
                 // The others may have updated.
-                ranks.fail(&error.to_string());
+                ranks.group.control().fail(&error.to_string());
             }
         }
         let mut report = report?;
@@ -120,10 +120,10 @@ fn place<O: Commit>(
     settings: Settings,
 ) -> Result<()> {
     let layout = Layout::new(group.size(), engine.bucket());
-    core.accumulator.slots.lay_out(layout)?;
-    let shares = |updates| Shares::new(group.size(), updates);
-    let shares = settings.measured.map(shares);
-    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
+    let slots = &mut core.accumulator.slots;
+    slots.layout = Some(layout);
+    slots.place()?;
+    core.ranks = Some(Ranks::new(group, engine, &settings));
     core.shard()
 }
 

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
-use super::data::Data;
 use super::shares::Shares;
-use super::status::{CALL, Progress, Status, Turn, bits, check};
+use super::status::{CALL, Data, Progress, Status, Turn, bits, check};
 use crate::batch::{Engine, Measured, Origin, run_phase};
 use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
@@ -18,22 +17,23 @@ use crate::testing;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::loss::StepLoss;
 use crate::train::positions::Positions;
-use crate::train::report::{Exchange, RankWork, Spent};
+use crate::train::report::{Exchange, RankWork, Settings, Spent};
+use crate::train::slots::{put, take};
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
 pub(in crate::train) struct Ranks {
     pub(super) group: Group,
-    pub(super) engine: Arc<dyn Collectives>,
+    engine: Arc<dyn Collectives>,
     /// Parameters are compared after this many updates.
-    pub(super) compare_every: u64,
+    compare_every: u64,
     /// Parameters are compared in the next update.
     compares: bool,
-    progress: Arc<Progress>,
+    pub(super) progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
     /// `None` if batches are not divided by what ranks were measured to do.
-    pub(super) shares: Option<Shares>,
+    shares: Option<Shares>,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -41,20 +41,16 @@ pub(in crate::train) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(
-        group: &Group,
-        engine: Arc<dyn Collectives>,
-        compare_every: u64,
-        shares: Option<Shares>,
-    ) -> Self {
+    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, settings: &Settings) -> Self {
+        let shares = |updates| Shares::new(group.size(), updates);
         Self {
             group: group.clone(),
             engine,
-            compare_every,
+            compare_every: settings.compare_every,
             compares: true,
             progress: Arc::default(),
             since: Instant::now(),
-            shares,
+            shares: settings.measured.map(shares),
             is_sharded: false,
             loss: None,
         }
@@ -72,19 +68,9 @@ impl Ranks {
         Turn::new(&self.group, &self.progress)
     }
 
-    /// Ends this rank's update, applied or not: a panic from here on concerns no other rank.
-    pub(super) fn end(&self) {
-        self.progress.is_over.store(true, Ordering::Relaxed);
-    }
-
     /// Compares the ranks' parameters in the next update, because they were loaded.
     pub(in crate::train) fn compare(&mut self) {
         self.compares = true;
-    }
-
-    /// Ends the group, because this rank could not apply an update that others have.
-    pub(super) fn fail(&self, reason: &str) {
-        self.group.control().fail(reason);
     }
 
     /// Replaces this rank's accumulated gradients by those of all ranks. After an error nothing has changed if all ranks have it; if the engine
@@ -92,7 +78,7 @@ impl Ranks {
     pub(super) fn exchange<O: Commit>(
         &mut self,
         engine: &Engine,
-        memory: &Measured<'_>,
+        memory: &Measured,
         accumulator: &mut GradientAccumulator<O>,
         spent: Spent,
         data: &Data,
@@ -132,7 +118,7 @@ impl Ranks {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
-                self.fail(&error.to_string());
+                self.group.control().fail(&error.to_string());
                 return Err(error);
             }
         }
@@ -172,9 +158,10 @@ impl Ranks {
         self.compares = statuses
             .iter()
             .any(|status| status.values.is_some() != is_compared);
-        let is_filled = |slot| statuses.iter().any(|status| status.is_filled(slot));
         if statuses.iter().any(|status| status.weight > 0.) {
-            accumulator.slots.check_reached_if(is_filled)?;
+            accumulator
+                .slots
+                .check_reached(|slot, _| statuses.iter().any(|status| status.is_filled(slot)))?;
         }
         Ok(statuses)
     }
@@ -194,9 +181,8 @@ impl Ranks {
         }
         let mut loss = None;
         if let Some(flat) = &slots.flat {
-            let weight = window.loss.weight();
-            (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
-            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
+            flat.set_loss(&window.loss)?;
+            loss = flat.loss.as_ref().map(Tensor::zeros_like).transpose()?;
         }
         // Also after the first update, where most of what differs between ranks shows.
         let updates = accumulator.updates;
@@ -232,7 +218,7 @@ impl Ranks {
             return Ok(None);
         };
         let watch = self.group.watch(CALL);
-        for bucket in flat.buckets() {
+        for bucket in &flat.buckets {
             let factor = own / total;
             let operation = match self.is_sharded {
                 true => {
@@ -251,8 +237,8 @@ impl Ranks {
             accumulator.window.loss = mean;
             return Ok(Some(loss));
         }
-        slots.take_statistics()?;
-        if let Some(sum) = flat.loss() {
+        slots.statistics().try_for_each(take)?;
+        if let Some(sum) = &flat.loss {
             loss.slice_set(sum, 0, 0)?;
         }
         accumulator.window.loss = mean;
@@ -264,7 +250,7 @@ impl Ranks {
     pub(super) fn share<O: Commit>(
         &mut self,
         engine: &Engine,
-        memory: &Measured<'_>,
+        memory: &Measured,
         accumulator: &GradientAccumulator<O>,
     ) -> Result<Duration> {
         let began = Instant::now();
@@ -274,15 +260,15 @@ impl Ranks {
         };
         let share = || {
             testing::inject(Phase::Reduce)?;
-            slots.put_parameters()?;
+            slots.learning().try_for_each(put)?;
             let watch = self.group.watch("share parameters");
-            for bucket in flat.buckets() {
+            for bucket in &flat.buckets {
                 self.engine.exchange(bucket, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
-            slots.take_parameters()?;
-            slots.take_statistics()?;
-            if let Some(sum) = flat.loss() {
+            slots.learning().try_for_each(take)?;
+            slots.statistics().try_for_each(take)?;
+            if let Some(sum) = &flat.loss {
                 loss.slice_set(sum, 0, 0)?;
             }
             Ok::<_, Error>(())

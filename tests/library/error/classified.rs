@@ -3,6 +3,7 @@
 use std::io;
 
 use candle_core::{Device, Var};
+use candle_headroom::environment::facts;
 use candle_headroom::{Foreign, GradientAccumulator};
 use candle_nn::Optimizer;
 
@@ -230,5 +231,54 @@ fn conversion_agrees_and_changes_nothing_else() {
             }
             (error, expected) => panic!("{name}: {error} instead of {expected:?}"),
         }
+    }
+}
+
+/// The text of each status of the driver, alone and after an exhaustion: a sticky one counts first.
+#[test]
+fn every_status_of_the_driver_is_found_and_a_sticky_one_first() {
+    let mut sticky = 0;
+    for status in facts::cuda_statuses() {
+        let alone = CandleError::msg(status.name);
+        let second = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}.", status.name);
+        let second = CandleError::msg(second);
+        if alone.resource_exhausted().is_some() {
+            assert_eq!(status.number, 2);
+            continue;
+        }
+        assert_eq!(alone.remedy(), Some(status.remedy), "{}", status.name);
+        match (alone.device_fault(), second.device_fault()) {
+            (None, None) => assert!(second.resource_exhausted().is_some(), "{}", status.name),
+            (Some(alone), Some(second)) => {
+                for fault in [alone, second] {
+                    assert_eq!((fault.name, fault.code), (status.name, status.number));
+                }
+                sticky += 1;
+            }
+            other => panic!("{}: {other:?}", status.name),
+        }
+    }
+    assert_eq!(sticky, 14);
+}
+
+/// Behind these a lost device may hide, so they count before a status that only has a remedy.
+#[test]
+fn failures_of_nvidias_libraries_count_before_other_statuses() {
+    let other = "CUDA_ERROR_NO_DEVICE";
+    assert!(CandleError::msg(other).remedy().is_some());
+    for name in [
+        "CUBLAS_STATUS_MAPPING_ERROR",
+        "CUBLAS_STATUS_EXECUTION_FAILED",
+        "CUBLAS_STATUS_INTERNAL_ERROR",
+        "CURAND_STATUS_LAUNCH_FAILURE",
+        "CURAND_STATUS_PREEXISTING_FAILURE",
+        "CURAND_STATUS_INTERNAL_ERROR",
+        "CUDNN_STATUS_INTERNAL_ERROR",
+        "CUDNN_STATUS_EXECUTION_FAILED",
+    ] {
+        let error = CandleError::msg(format!("{other}, then {name}"));
+        assert_eq!(error.remedy(), None, "{name}");
+        assert!(error.resource_exhausted().is_none(), "{name}");
+        assert!(error.device_fault().is_none(), "{name}");
     }
 }

@@ -1,8 +1,6 @@
-//! Bad input to batches, losses and trainers, each error with the wrong value and the remedy; and files that cannot
-//! be read or written.
+//! What can go wrong in a training, with losses, limits, saved state and other ranks, each error with the wrong value and the remedy.
 
-use std::io;
-use std::path::Path;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -72,43 +70,6 @@ pub enum CutCause {
     Neighbours,
 }
 
-/// A report, trace or log cannot be written or read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot {action} {target}: {reason}")]
-#[non_exhaustive]
-pub struct OutputError {
-    /// `write` or `read`.
-    pub action: &'static str,
-    /// The path, or for a caller's own writer what was written to it.
-    pub target: String,
-    /// The message of the operating system or of the caller's writer.
-    pub reason: String,
-    /// The kind of the error.
-    pub kind: io::ErrorKind,
-}
-
-impl OutputError {
-    pub(crate) fn of(target: &str, error: &io::Error) -> Self {
-        Self {
-            action: "write",
-            target: target.to_owned(),
-            reason: error.to_string(),
-            kind: error.kind(),
-        }
-    }
-
-    pub(crate) fn at(path: &Path, error: &io::Error) -> Self {
-        Self::of(&path.display().to_string(), error)
-    }
-
-    pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
-        Self {
-            action: "read",
-            ..Self::at(path, error)
-        }
-    }
-}
-
 /// A limit on a device's memory that cannot be set, and that a program can do something about. Nothing has changed.
 ///
 /// Other errors about memory are [`Invalid`](super::Invalid); [`Error::is_memory`](super::Error::is_memory) holds for both.
@@ -135,7 +96,7 @@ pub enum MemoryError {
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
 #[error(
     "the saved state does not fit this optimizer{}{}{}",
-    list("missing", .missing), list("unexpected", .unexpected), list("unfit", .unfit)
+    listed("missing", .missing), listed("unexpected", .unexpected), listed("unfit", .unfit)
 )]
 #[non_exhaustive]
 pub struct StateError {
@@ -153,9 +114,126 @@ impl StateError {
     }
 }
 
-fn list(what: &str, entries: &[String]) -> String {
+/// `; missing: a, b`, or nothing if there are none.
+pub(super) fn listed(what: &str, entries: &[String]) -> String {
     match entries {
         [] => String::new(),
         _ => format!("; {what}: {}", entries.join(", ")),
+    }
+}
+
+/// A group of ranks cannot be formed, or cannot go on, in a way that a program can act upon. [`Error::is_group`](super::Error::is_group) has
+/// the others.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// Ranks have not joined in time.
+    #[error(
+        "{} did not join within {waited:?}: check that each of the {size} ranks was started, with the same address of rank 0",
+        ranks_text(.ranks)
+    )]
+    #[non_exhaustive]
+    Missing {
+        /// The ranks that are missing.
+        ranks: Vec<usize>,
+        /// The size of the group.
+        size: usize,
+        /// How long rank 0 waited: the group's timeout.
+        waited: Duration,
+    },
+    /// Another rank could not do its part, and told so. No rank has updated its parameters. The group goes on with the next call.
+    #[error("rank {rank} failed in `{call}`: {reason}")]
+    #[non_exhaustive]
+    PeerFailed {
+        /// The rank.
+        rank: usize,
+        /// What all ranks were doing.
+        call: String,
+        /// Its error, as text.
+        reason: String,
+    },
+    /// Ranks died, hang, or have left the group. It cannot be used any more: continue from a checkpoint in a new process.
+    #[error("{} lost in `{call}`: {reason}; start the job again from its last checkpoint", ranks_text(.ranks))]
+    #[non_exhaustive]
+    PeerLost {
+        /// The ranks, as far as they are known.
+        ranks: Vec<usize>,
+        /// What this rank was doing.
+        call: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// Models, options or the data of an update differ between the ranks.
+    #[error("the ranks differ in {what}: {}", .differences.join("; "))]
+    #[non_exhaustive]
+    Different {
+        /// What has to be the same.
+        what: &'static str,
+        /// One sentence for each difference.
+        differences: Vec<String>,
+    },
+    /// The parameters of these ranks are no longer those of the others.
+    #[error(
+        "after {updates} updates the parameters of {} differ from those of the other ranks: continue from a checkpoint, and look for work \
+         that differs between ranks, such as a learning rate set on one of them",
+        ranks_text(.ranks)
+    )]
+    #[non_exhaustive]
+    Diverged {
+        /// The ranks that differ from the majority, or from rank 0 where there is none.
+        ranks: Vec<usize>,
+        /// Number of updates so far.
+        updates: u64,
+    },
+    /// The group was used after it had failed.
+    #[error(
+        "the group of ranks has failed before ({0}): continue from a checkpoint in a new process"
+    )]
+    Broken(String),
+    /// The engine failed. The group cannot be used any more.
+    #[error("{engine} failed in {operation}: {reason}")]
+    #[non_exhaustive]
+    Engine {
+        /// The engine, with its version.
+        engine: String,
+        /// The operation.
+        operation: &'static str,
+        /// The engine's own words.
+        reason: String,
+    },
+    /// Ranks use one GPU, which NCCL does not allow.
+    #[error(
+        "{} use one GPU ({device}): give each rank its own, as `DeviceMemory::cuda(group.local_rank())` does, and start one rank for each GPU",
+        ranks_text(.ranks)
+    )]
+    #[non_exhaustive]
+    SameDevice {
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// The GPU.
+        device: String,
+    },
+}
+
+impl GroupError {
+    /// Ranks that differ, with the first of the differences and the number of the others.
+    pub(crate) fn different(what: &'static str, mut differences: Vec<String>) -> Self {
+        const MOST: usize = 8;
+        let hidden = differences.len().saturating_sub(MOST);
+        differences.truncate(MOST);
+        if hidden > 0 {
+            differences.push(format!("and {hidden} more"));
+        }
+        Self::Different { what, differences }
+    }
+}
+
+/// `rank 3`, or `ranks 1, 2 and 5`.
+fn ranks_text(ranks: &[usize]) -> String {
+    let names: Vec<_> = ranks.iter().map(usize::to_string).collect();
+    match names.as_slice() {
+        [] => "some ranks".to_owned(),
+        [only] => format!("rank {only}"),
+        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
     }
 }
