@@ -4,9 +4,9 @@
 //! [`Timeline`](crate::Timeline)'s page.
 
 #[cfg(feature = "layers")]
-mod claims;
-#[cfg(feature = "layers")]
-mod flame;
+mod hooks;
+#[cfg(not(feature = "layers"))]
+#[path = "no_hooks.rs"]
 mod hooks;
 #[cfg(feature = "layers")]
 mod ledger;
@@ -19,26 +19,20 @@ mod report;
 #[cfg(feature = "layers")]
 mod shared;
 #[cfg(feature = "layers")]
-mod spans;
-#[cfg(feature = "layers")]
-mod stats;
-#[cfg(feature = "layers")]
-mod table;
+mod text;
 #[cfg(feature = "layers")]
 mod tracker;
 #[cfg(feature = "layers")]
 mod unit;
 
-#[cfg(feature = "layers")]
-pub use flame::FlameGraph;
 pub(crate) use hooks::{Guard, largest, phase, piece};
 #[cfg(feature = "nn")]
 pub(crate) use hooks::{again, last, place};
 #[cfg(feature = "layers")]
-pub use memory::LayerMemory;
+pub use memory::{LayerMemory, SpanLayer};
 #[cfg(feature = "layers")]
 pub use report::{LayerReport, LayerRow, RowKind};
 #[cfg(feature = "layers")]
-pub use spans::SpanLayer;
+pub use text::FlameGraph;
 #[cfg(feature = "layers")]
 pub use unit::Work;

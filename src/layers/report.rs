@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::path::{Part, PathId};
+use super::path::Place;
 use super::unit::{Unit, Work};
 use crate::error::{Holding, Phase};
 
@@ -102,30 +102,32 @@ impl LayerRow {
 impl LayerReport {
     pub(super) fn of(unit: &Unit) -> Self {
         let known = unit.is_measured.then_some(());
-        let mut held: HashMap<PathId, u64> = HashMap::new();
-        for (path, bytes) in unit.ledger.at_peak().filter(|(_, bytes)| *bytes > 0) {
-            *held.entry(path).or_default() += bytes;
+        let mut held: HashMap<Place, u64> = HashMap::new();
+        for (place, bytes) in unit.ledger.at_peak().filter(|(_, bytes)| *bytes > 0) {
+            *held.entry(place).or_default() += bytes;
         }
         let mut rows = Vec::new();
-        for (path, calls) in unit.stats.iter() {
-            let mut row = LayerRow::at(path);
+        for (place, calls) in unit.stats.iter() {
+            let mut row = LayerRow::at(place);
             row.calls = calls.count;
-            row.at_peak = known.map(|()| held.remove(&path).unwrap_or(0));
+            row.at_peak = known.map(|()| held.remove(&place).unwrap_or(0));
             row.held = known.map(|()| calls.held);
             row.own_held = known.map(|()| calls.own);
             row.highest = known.map(|()| calls.highest);
             (row.time, row.own_time) = (calls.time, calls.own_time);
             rows.push(row);
         }
-        rows.extend(held.into_iter().map(|(path, bytes)| LayerRow {
+        rows.extend(held.into_iter().map(|(place, bytes)| LayerRow {
             at_peak: Some(bytes),
-            ..LayerRow::at(path)
+            ..LayerRow::at(place)
         }));
         rows.extend(before(unit));
+        let Place { phase, spans } = unit.ledger.highest_at();
+        let phase = phase.map(|phase| phase.to_string());
         let mut report = Self {
             work: unit.work,
             peak: known.map(|()| unit.ledger.peak()),
-            peak_at: unit.ledger.highest_at().names(),
+            peak_at: phase.into_iter().chain(spans.names()).collect(),
             rows,
         };
         report.sort();
@@ -207,27 +209,18 @@ impl LayerRow {
         }
     }
 
-    fn at(path: PathId) -> Self {
-        let parts = path.parts();
-        let phase = parts.iter().find_map(|part| match part {
-            Part::Phase(phase) => Some(*phase),
-            _ => None,
-        });
-        let is_layer = parts.iter().any(|part| matches!(part, Part::Span(..)));
-        let mut spans = path.names();
-        let kind = match (is_layer, phase) {
-            (true, _) => RowKind::Layer,
-            (false, Some(_)) => RowKind::Phase,
-            (false, None) => {
-                spans.push("outside of layers".to_owned());
-                RowKind::Phase
-            }
+    fn at(place: Place) -> Self {
+        let mut spans = place.spans.names();
+        let kind = match spans.is_empty() {
+            true => RowKind::Phase,
+            false => RowKind::Layer,
         };
-        if is_layer && phase.is_some() {
-            spans.remove(0);
+        if spans.is_empty() {
+            let phase = place.phase.map(|phase| phase.to_string());
+            spans.push(phase.unwrap_or_else(|| "outside of layers".to_owned()));
         }
         Self {
-            phase,
+            phase: place.phase,
             spans,
             ..Self::new(kind, "")
         }

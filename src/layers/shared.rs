@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::claims::{Claims, SpanKey};
+use super::path::{Claims, SpanKey};
 use super::tracker::{Key, Tracker};
 use crate::memory::DeviceMemory;
 
