@@ -1,5 +1,3 @@
-use std::ops::Range;
-
 use super::order::Order;
 
 /// How samples are cut into batches.
@@ -71,66 +69,43 @@ impl Batching {
         let end = self
             .counted(order.len())
             .min(first.saturating_add(self.window()));
-        let mut indices: Vec<_> = (first..end)
-            .map(|place| order.index(epoch, place))
-            .collect();
-        let mut costs = Vec::new();
-        if self.sorted.is_some() || !matches!(self.size, Size::Samples(_)) {
-            costs.extend(indices.iter().map(|index| cost(*index)));
-        }
-        if self.sorted.is_some() {
-            let mut sorted: Vec<_> = indices.into_iter().zip(costs).collect();
-            // Stable, so samples of equal cost stay mixed.
-            sorted.sort_by_key(|(_, cost)| *cost);
-            (indices, costs) = sorted.into_iter().unzip();
-        }
-        let cuts = match self.size {
-            Size::Samples(samples) => evenly(indices.len(), samples),
-            Size::Cost(most) => by_cost(&costs, usize::saturating_add, |sum, _| sum <= most),
-            Size::PaddedCost(most) => by_cost(&costs, usize::max, |largest, samples| {
-                largest.saturating_mul(samples) <= most
-            }),
-        };
-        let batches: Vec<_> = cuts
-            .into_iter()
-            .filter_map(|cut| indices.get(cut))
-            .collect();
-        let count = batches.len();
-        let places = (0..count).map(|place| match self.sorted {
-            Some(_) => order.batch(epoch, window, count, place),
-            None => place,
+        let has_costs = self.sorted.is_some() || !matches!(self.size, Size::Samples(_));
+        let samples = (first..end).map(|place| {
+            let index = order.index(epoch, place);
+            (index, if has_costs { cost(index) } else { 0 })
         });
-        let batches = places.filter_map(|place| batches.get(place));
-        batches.map(|batch| batch.to_vec()).collect()
+        let mut samples: Vec<_> = samples.collect();
+        if self.sorted.is_some() {
+            // Stable, so samples of equal cost stay mixed.
+            samples.sort_by_key(|(_, cost)| *cost);
+        }
+        let mut batches: Vec<Vec<_>> = Vec::new();
+        let (mut sum, mut largest) = (0_usize, 0);
+        for (index, cost) in samples {
+            (sum, largest) = (sum.saturating_add(cost), cost.max(largest));
+            match batches.last_mut() {
+                Some(batch) if self.fits(batch.len() + 1, sum, largest) => batch.push(index),
+                // Also a sample that is too large by itself.
+                _ => {
+                    (sum, largest) = (cost, cost);
+                    batches.push(vec![index]);
+                }
+            }
+        }
+        if self.sorted.is_none() {
+            return batches;
+        }
+        let places = (0..batches.len()).map(|at| order.batch(epoch, window, batches.len(), at));
+        let mixed = places.filter_map(|place| batches.get(place).cloned());
+        mixed.collect()
     }
-}
 
-fn evenly(len: usize, samples: usize) -> Vec<Range<usize>> {
-    let starts = (0..len).step_by(samples.max(1));
-    starts
-        .map(|start| start..len.min(start + samples))
-        .collect()
-}
-
-/// Cuts before each sample with which a batch would be too large. A sample that is too large by itself is a batch.
-fn by_cost(
-    costs: &[usize],
-    with: impl Fn(usize, usize) -> usize,
-    fits: impl Fn(usize, usize) -> bool,
-) -> Vec<Range<usize>> {
-    let mut cuts = Vec::new();
-    let (mut start, mut taken) = (0, 0);
-    for (place, &cost) in costs.iter().enumerate() {
-        let next = with(taken, cost);
-        if place > start && !fits(next, place - start + 1) {
-            cuts.push(start..place);
-            (start, taken) = (place, cost);
-        } else {
-            taken = next;
+    /// Whether so many samples, with this sum and this largest of their costs, are not too many for a batch.
+    fn fits(&self, samples: usize, sum: usize, largest: usize) -> bool {
+        match self.size {
+            Size::Samples(most) => samples <= most,
+            Size::Cost(most) => sum <= most,
+            Size::PaddedCost(most) => largest.saturating_mul(samples) <= most,
         }
     }
-    if start < costs.len() {
-        cuts.push(start..costs.len());
-    }
-    cuts
 }
