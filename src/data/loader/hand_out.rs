@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -150,6 +149,7 @@ impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
 }
 
 /// The epochs of a loader; from [`Loader::epochs`].
+#[derive(Debug)]
 pub struct Epochs<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
 }
@@ -172,6 +172,7 @@ impl<'a, B> Iterator for Epochs<'a, B> {
 }
 
 /// The batches of one epoch; from [`Loader::epochs`].
+#[derive(Debug)]
 pub struct Epoch<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
     number: u64,
@@ -189,18 +190,5 @@ impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.loader.lock().advance(Some(self.number))
-    }
-}
-
-impl<B> fmt::Debug for Epochs<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Epochs").finish_non_exhaustive()
-    }
-}
-
-impl<B> fmt::Debug for Epoch<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut epoch = f.debug_struct("Epoch");
-        epoch.field("number", &self.number).finish_non_exhaustive()
     }
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -70,8 +71,8 @@ struct State<B> {
     /// The number of the next job, and of the one that the training thread takes next.
     next: u64,
     wanted: u64,
-    /// By the number of the job. Boxed, because the list has room for several.
-    ready: Vec<(u64, Box<Done<B>>)>,
+    /// By the number of the job.
+    ready: BTreeMap<u64, Done<B>>,
     /// The number of the job after the last.
     end: Option<u64>,
     making: u64,
@@ -93,7 +94,7 @@ impl<B: Tensors> Queue<B> {
             jobs,
             next: 0,
             wanted: 0,
-            ready: Vec::new(),
+            ready: BTreeMap::new(),
             end: None,
             making: 0,
             ready_bytes: 0,
@@ -179,7 +180,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 _ => {}
             }
-            state.ready.push((number, Box::new(done)));
+            state.ready.insert(number, done);
         } else {
             // Dropping a batch may run the user's code.
             MutexGuard::unlocked(&mut state, || drop(done));
@@ -278,9 +279,7 @@ impl<B> Queue<B> {
 impl<B> State<B> {
     /// The batch that is wanted, if it is ready.
     fn take(&mut self) -> Option<Done<B>> {
-        let mut ready = self.ready.iter();
-        let at = ready.position(|(number, _)| *number == self.wanted)?;
-        Some(*self.ready.swap_remove(at).1)
+        self.ready.remove(&self.wanted)
     }
 
     /// `None` if there are no more jobs, which `end` then says.

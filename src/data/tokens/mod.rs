@@ -139,8 +139,9 @@ impl TokenWindow {
     /// [`DataError::File`] if the file cannot be read or has changed since it was opened.
     pub fn write_u32(&self, tokens: &mut Vec<u32>) -> Result<(), DataError> {
         let before = tokens.len();
-        let read = self.append(&mut Vec::new(), tokens);
-        let read = read.and_then(|()| self.content.check());
+        let content = &self.content;
+        let read = content.append(self.range.clone(), &mut Vec::new(), tokens);
+        let read = read.and_then(|()| content.check());
         read.inspect_err(|_| tokens.truncate(before))
     }
 
@@ -152,11 +153,6 @@ impl TokenWindow {
         let mut tokens = Vec::new();
         self.write_u32(&mut tokens)?;
         Ok(tokens)
-    }
-
-    /// Appends the tokens by way of `bytes`, without checking the file for changes.
-    fn append(&self, bytes: &mut Vec<u8>, tokens: &mut Vec<u32>) -> Result<(), DataError> {
-        self.content.append(self.range.clone(), bytes, tokens)
     }
 }
 
@@ -185,7 +181,8 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     // Of one window: what the system copies into it is still in the core's first cache when it is widened.
     let mut bytes = Vec::new();
     for window in &windows {
-        window.append(&mut bytes, &mut tokens)?;
+        let range = window.range.clone();
+        window.content.append(range, &mut bytes, &mut tokens)?;
     }
     // Once for windows of the same file, after they were read.
     for same in windows.chunk_by(|a, b| Arc::ptr_eq(&a.content, &b.content)) {
@@ -286,11 +283,7 @@ impl TokenType {
 
     /// The largest token.
     fn max(self) -> u32 {
-        match self {
-            Self::U8 => u8::MAX.into(),
-            Self::U16 => u16::MAX.into(),
-            Self::U32 => u32::MAX,
-        }
+        u32::MAX >> (32 - 8 * self.size_in_bytes())
     }
 
     /// Appends the tokens of some bytes. The iterators know their length, so that the loops have no branch and are vectorized.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Content, Cut, TokenType, Tokens, read_header};
 use crate::data::dataset::without_samples;
-use crate::data::sources::open;
+use crate::data::open;
 use crate::error::{DataError, Error, Result, invalid};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
