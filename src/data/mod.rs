@@ -1,6 +1,5 @@
 //! Which samples come next?
 
-mod batching;
 mod check;
 mod collate;
 mod dataset;

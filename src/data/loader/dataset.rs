@@ -4,9 +4,8 @@ use super::Loader;
 use super::builder::LoaderBuilder;
 use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
-use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
-use crate::data::order::Order;
+use crate::data::order::{Order, Size};
 use crate::data::{Dataset, Tensors};
 use crate::error::{Result, invalid};
 

@@ -1,7 +1,6 @@
 use crate::batch::{Division, Place};
-use crate::data::batching::Batching;
 use crate::data::caught;
-use crate::data::order::Order;
+use crate::data::order::{Batching, Order};
 use crate::error::{Error, invalid};
 
 /// How many samples of others may stand in for a rank's own.
