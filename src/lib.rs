@@ -143,6 +143,7 @@ pub mod incident;
 #[cfg(feature = "layers")]
 pub mod layers;
 #[cfg(not(feature = "layers"))]
+#[path = "layers/no_hooks.rs"]
 mod layers;
 pub mod memory;
 mod mix;
@@ -152,6 +153,10 @@ mod names;
 pub mod nn;
 pub mod optim;
 mod output;
+#[cfg(feature = "nn")]
+mod regions;
+#[cfg(not(feature = "nn"))]
+#[path = "regions/disabled.rs"]
 mod regions;
 #[cfg(feature = "testing")]
 pub mod testing;
