@@ -40,10 +40,10 @@ impl StepRow {
         *self = Self {
             began: self.began,
             busy: self.busy + next.busy,
-            waited: match (self.waited, next.waited) {
-                (Some(before), Some(waited)) => Some(before + waited),
-                (before, waited) => before.or(waited),
-            },
+            waited: [self.waited, next.waited]
+                .into_iter()
+                .flatten()
+                .reduce(|a, b| a + b),
             steps: self.steps + next.steps,
             samples: self.samples + next.samples,
             micro_batches: self.micro_batches + next.micro_batches,

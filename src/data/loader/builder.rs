@@ -243,14 +243,10 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        let (rank, ranks) = self.rank;
+        let ((rank, ranks), workers) = (self.rank, self.ahead.workers);
+        let (Size::Samples(size) | Size::Cost(size) | Size::PaddedCost(size)) = self.batching.size;
         let sizes = [
-            (
-                "batch",
-                match self.batching.size {
-                    Size::Samples(size) | Size::Cost(size) | Size::PaddedCost(size) => size,
-                },
-            ),
+            ("batch", size),
             ("sort_by_cost", self.batching.sorted.unwrap_or(1)),
             ("samples", self.samples.unwrap_or(1)),
             ("ahead", self.ahead.batches.unwrap_or(1)),
@@ -258,11 +254,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
-            None if self.ahead.workers > MOST_WORKERS => {
-                format!(
-                    "`workers` must be at most {MOST_WORKERS}, got {}",
-                    self.ahead.workers
-                )
+            None if workers > MOST_WORKERS => {
+                format!("`workers` must be at most {MOST_WORKERS}, got {workers}")
             }
             None if self.name.is_empty() || self.name.contains('\0') => {
                 format!("`name` must be a text without NUL, got {:?}", self.name)

@@ -73,48 +73,40 @@ impl Stage {
         let Some(device) = &self.device else {
             return Ok(());
         };
-        self.put(batch, load, device).map_err(|error| {
-            let error = unmask(error, device).in_phase(Phase::Transfer);
-            match error {
-                Error::ResourceExhausted(mut exhausted) => {
-                    if exhausted.resource == Resource::DeviceMemory {
-                        let advice = "smaller batches in the loader";
-                        exhausted.remedies.push(Remedy::new(advice, None));
-                    }
-                    Error::ResourceExhausted(exhausted)
-                }
-                error => error,
+        put(batch, load, device).map_err(|error| {
+            let mut error = unmask(error, device).in_phase(Phase::Transfer);
+            if let Error::ResourceExhausted(exhausted) = &mut error
+                && exhausted.resource == Resource::DeviceMemory
+            {
+                let advice = "smaller batches in the loader";
+                exhausted.remedies.push(Remedy::new(advice, None));
             }
+            error
         })
     }
+}
 
-    fn put(
-        &self,
-        batch: &mut impl Tensors,
-        load: &mut Option<Box<dyn Load>>,
-        device: &Device,
-    ) -> Result<()> {
-        let mut tensors = batch.tensors_mut();
-        if let Some(pinned) = load {
-            if pinned.count() != tensors.len() {
-                return Err(invalid!(
-                    Data,
-                    "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
-                ));
-            }
-            let arrived = pinned.arrive()?;
-            for (place, tensor) in tensors.iter_mut().zip(arrived) {
-                if let Some(tensor) = tensor {
-                    **place = tensor;
-                }
-            }
-            *load = None;
+fn put(batch: &mut impl Tensors, load: &mut Option<Box<dyn Load>>, device: &Device) -> Result<()> {
+    let mut tensors = batch.tensors_mut();
+    if let Some(pinned) = load {
+        if pinned.count() != tensors.len() {
+            return Err(invalid!(
+                Data,
+                "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
+            ));
         }
-        for tensor in tensors {
-            if !tensor.device().same_device(device) {
-                *tensor = tensor.to_device(device)?;
+        let arrived = pinned.arrive()?;
+        for (place, tensor) in tensors.iter_mut().zip(arrived) {
+            if let Some(tensor) = tensor {
+                **place = tensor;
             }
         }
-        Ok(())
+        *load = None;
     }
+    for tensor in tensors {
+        if !tensor.device().same_device(device) {
+            *tensor = tensor.to_device(device)?;
+        }
+    }
+    Ok(())
 }

@@ -319,18 +319,11 @@ fn read_header(
     if file.len() < BYTES {
         return Ok(None);
     }
-    let mut first = [0; 12];
-    let read = file.read_at(&mut first, 0);
+    let mut first = [[0; 4]; 3];
+    let read = file.read_at(first.as_flattened_mut(), 0);
     read.map_err(|reason| DataError::io(file.path(), 0, reason))?;
-    let integer = |at: usize| {
-        first
-            .as_chunks()
-            .0
-            .get(at)
-            .map_or(0, |it| u32::from_le_bytes(*it))
-    };
-    let (version, count) = (integer(1), u64::from(integer(2)));
-    let (known, token) = match integer(0) {
+    let [magic, version, count] = first.map(u32::from_le_bytes);
+    let (known, token) = match magic {
         20_240_520 => (1, TokenType::U16),
         20_240_801 => (7, TokenType::U32),
         _ => return Ok(None),
@@ -340,7 +333,7 @@ fn read_header(
         format!("version {version}, and version {known} is supported")
     } else if asked.is_some_and(|asked| asked != token) {
         format!("tokens of type {token:?}: leave out `dtype`, or set that type")
-    } else if bytes != count * size {
+    } else if bytes != u64::from(count) * size {
         let found = bytes / size;
         format!("{count} tokens, and {found} follow it: the file is not whole")
     } else {
