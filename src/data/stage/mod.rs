@@ -7,7 +7,10 @@
 
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "calls the driver")]
-mod cuda;
+mod lane;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls the driver")]
+mod slot;
 
 use std::fmt::Debug;
 
@@ -48,7 +51,7 @@ impl Stage {
     pub(super) fn new(device: Option<Device>) -> Result<Self> {
         let lane: Option<Box<dyn Lane>> = match &device {
             #[cfg(feature = "cuda")]
-            Some(Device::Cuda(device)) => Some(Box::new(cuda::Lane::new(device)?)),
+            Some(Device::Cuda(device)) => Some(Box::new(lane::Lane::new(device)?)),
             _ => None,
         };
         Ok(Self { device, lane })
