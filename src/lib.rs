@@ -131,7 +131,14 @@ pub mod distributed;
 mod distributed;
 #[allow(unsafe_code, reason = "tensors' elements as bytes")]
 mod elements;
-pub mod environment;
+pub mod environment {
+    //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
+    //!
+    //! The package `candle-headroom-environment`, which needs no candle.
+
+    #[doc(inline)]
+    pub use candle_headroom_environment::*;
+}
 pub mod error;
 #[allow(unsafe_code, reason = "a thread's mask of signals")]
 mod files;
