@@ -218,7 +218,6 @@ mod tests {
     /// A thousand updates of 100 ms, each with ten forward passes.
     fn recorder() -> Recorder {
         let mut recorder = Recorder::default();
-        recorder.exchanges.begin(0.);
         for step in 1..=1000 {
             let end = 1e5 * step as f64;
             let passes = (1..=10).map(|pass| (Phase::Forward, 8e3 * f64::from(pass), 8e3));
