@@ -25,7 +25,7 @@ pub struct LayerReport {
 }
 
 /// A layer, or something else that holds memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerRow {
     /// What it is.
@@ -53,11 +53,12 @@ pub struct LayerRow {
 }
 
 /// What a [`LayerRow`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RowKind {
     /// A span, which a model opens for a layer.
+    #[default]
     Layer,
     /// A phase of the step, outside of all layers: in the backward pass gradients and temporary tensors.
     Phase,
@@ -108,14 +109,16 @@ impl LayerReport {
         }
         let mut rows = Vec::new();
         for (place, calls) in unit.stats.iter() {
-            let mut row = LayerRow::at(place);
-            row.calls = calls.count;
-            row.at_peak = known.map(|()| held.remove(&place).unwrap_or(0));
-            row.held = known.map(|()| calls.held);
-            row.own_held = known.map(|()| calls.own);
-            row.highest = known.map(|()| calls.highest);
-            (row.time, row.own_time) = (calls.time, calls.own_time);
-            rows.push(row);
+            rows.push(LayerRow {
+                calls: calls.count,
+                at_peak: known.map(|()| held.remove(&place).unwrap_or(0)),
+                held: known.map(|()| calls.held),
+                own_held: known.map(|()| calls.own),
+                highest: known.map(|()| calls.highest),
+                time: calls.time,
+                own_time: calls.own_time,
+                ..LayerRow::at(place)
+            });
         }
         rows.extend(held.into_iter().map(|(place, bytes)| LayerRow {
             at_peak: Some(bytes),
@@ -194,21 +197,6 @@ impl LayerReport {
 }
 
 impl LayerRow {
-    fn new(kind: RowKind, name: &str) -> Self {
-        Self {
-            kind,
-            phase: None,
-            spans: vec![name.to_owned()],
-            calls: 0,
-            at_peak: None,
-            held: None,
-            own_held: None,
-            highest: None,
-            time: Duration::ZERO,
-            own_time: Duration::ZERO,
-        }
-    }
-
     fn at(place: Place) -> Self {
         let mut spans = place.spans.names();
         let kind = match spans.is_empty() {
@@ -220,9 +208,10 @@ impl LayerRow {
             spans.push(phase.unwrap_or_else(|| "outside of layers".to_owned()));
         }
         Self {
+            kind,
             phase: place.phase,
             spans,
-            ..Self::new(kind, "")
+            ..Self::default()
         }
     }
 }
@@ -237,8 +226,10 @@ fn before(unit: &Unit) -> Vec<LayerRow> {
         let bytes = bytes.min(left);
         left -= bytes;
         LayerRow {
+            kind,
+            spans: vec![name.to_owned()],
             at_peak: Some(bytes),
-            ..LayerRow::new(kind, name)
+            ..LayerRow::default()
         }
     };
     let known = unit.held.iter();

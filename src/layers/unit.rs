@@ -31,10 +31,6 @@ impl Work {
             samples,
         }
     }
-
-    fn is_in_the_step_of(&self, other: &Self) -> bool {
-        (self.task, self.step) == (other.task, other.step)
-    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -85,7 +81,7 @@ impl Unit {
         }
         let both = self.work.zip(other.work);
         let is_same_step = self.engine == other.engine
-            && both.is_some_and(|(own, other)| own.is_in_the_step_of(&other));
+            && both.is_some_and(|(own, other)| (own.task, own.step) == (other.task, other.step));
         let is_higher = self.ledger.peak() > other.ledger.peak();
         // Without counts it is the last that ran the layers.
         let says_more = !self.is_measured && !self.stats.is_empty();
