@@ -85,9 +85,8 @@ impl Order {
         }
         let mut mixed = texts.join(" + ");
         if mixed.len() > LONGEST {
-            let hash = mixed
-                .bytes()
-                .fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+            let bytes = mixed.bytes();
+            let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
             mixed = format!("{} parts ({hash:x})", sizes.len());
         }
         let text = format!("{len} by {seed} from {mixed}");
@@ -190,9 +189,8 @@ impl Batching {
         window: usize,
     ) -> Vec<Vec<usize>> {
         let first = window.saturating_mul(self.window());
-        let end = self
-            .counted(order.len())
-            .min(first.saturating_add(self.window()));
+        let after = first.saturating_add(self.window());
+        let end = self.counted(order.len()).min(after);
         let has_costs = self.sorted.is_some() || !matches!(self.size, Size::Samples(_));
         let samples = (first..end).map(|place| {
             let index = order.index(epoch, place);

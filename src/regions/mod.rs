@@ -61,10 +61,8 @@ impl scope::Surroundings for Told {
     }
 
     fn room(&self, device: &Device) -> Option<u64> {
-        let memory = self.memory.as_ref();
-        memory
-            .filter(|memory| memory.device().same_device(device))?
-            .room()
+        let is_here = |memory: &&DeviceMemory| memory.device().same_device(device);
+        self.memory.as_ref().filter(is_here)?.room()
     }
 
     fn place(&self) -> u64 {

@@ -133,9 +133,8 @@ impl ArmedFileFaults {
 /// An operation at which an armed fault can fail.
 pub(crate) fn inject_file(operation: FileOperation, path: &Path) -> io::Result<()> {
     let armed: Vec<_> = ARMED.lock().iter().filter_map(Weak::upgrade).collect();
-    let mut plans = armed
-        .iter()
-        .filter(|plan| path.starts_with(&plan.faults.folder));
+    let plans = armed.iter();
+    let mut plans = plans.filter(|plan| path.starts_with(&plan.faults.folder));
     plans.try_for_each(|plan| plan.pass(operation))
 }
 

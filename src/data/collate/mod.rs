@@ -66,11 +66,8 @@ pub fn stack<S: Tensors>(mut samples: Vec<S>) -> Result<S, BoxedError> {
     }
     let mut stacked = Vec::new();
     for number in 0..first.len() {
-        let tensors: Vec<_> = parts
-            .iter()
-            .filter_map(|sample| sample.get(number))
-            .collect();
-        stacked.push(Tensor::stack(&tensors, 0)?);
+        let tensors = parts.iter().filter_map(|sample| sample.get(number));
+        stacked.push(Tensor::stack(&tensors.collect::<Vec<_>>(), 0)?);
     }
     let mut batch = samples.swap_remove(0);
     for (tensor, stacked) in batch.tensors_mut().into_iter().zip(stacked) {
@@ -172,9 +169,8 @@ impl<T: WithDType> Pad<T> {
                 )));
             }
         }
-        let lengths = sequences
-            .iter()
-            .map(|tensor| tensor.dims().first().copied().unwrap_or(0));
+        let own = |tensor: &Tensor| tensor.dims().first().copied().unwrap_or(0);
+        let lengths = sequences.iter().map(own);
         let (length, lengths) = self.lengths(lengths)?;
         let width = first.iter().skip(1).product();
         // To refuse what does not fit: candle's own allocations cannot fail.
@@ -249,9 +245,8 @@ impl Padded {
     pub fn mask(&self, dtype: DType) -> Result<Tensor> {
         let length = self.values.dim(1)? as u32;
         let places = Tensor::arange(0, length, self.lengths.device())?;
-        let is_own = places
-            .unsqueeze(0)?
-            .broadcast_lt(&self.lengths.unsqueeze(1)?)?;
+        let lengths = self.lengths.unsqueeze(1)?;
+        let is_own = places.unsqueeze(0)?.broadcast_lt(&lengths)?;
         Ok(is_own.to_dtype(dtype)?)
     }
 

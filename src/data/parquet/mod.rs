@@ -215,13 +215,11 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
     }
 
     fn name(&self) -> String {
-        let first = self
-            .shards
-            .first()
-            .map(|shard| shard.path().display().to_string());
-        match (first, self.shards.len()) {
-            (Some(first), 2..) => format!("{first} and {} more", self.shards.len() - 1),
-            (first, _) => first.unwrap_or_default(),
+        let mut paths = self.shards.iter().map(Shard::path);
+        let first = paths.next().unwrap_or(Path::new("")).display();
+        match paths.len() {
+            0 => first.to_string(),
+            more => format!("{first} and {more} more"),
         }
     }
 }

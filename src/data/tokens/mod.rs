@@ -93,10 +93,8 @@ impl Dataset for Tokens {
     /// # Errors
     /// An [error of data](crate::Error::is_data) for an index out of range.
     fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
-        let range = self
-            .cut
-            .range(index)
-            .ok_or_else(|| out_of_range(self, index))?;
+        let range = self.cut.range(index);
+        let range = range.ok_or_else(|| out_of_range(self, index))?;
         Ok(TokenWindow {
             content: Arc::clone(&self.content),
             range,
