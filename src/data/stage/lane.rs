@@ -13,7 +13,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, DType, Device, Result as CandleResult, Storage, Tensor};
 
 use super::slot::{Ring, Slot, SlotTensor, changed, fill, places, uninitialized};
-use crate::error::{Error, Resource, Result};
+use crate::error::{Error, Resource, Result, invalid};
 use crate::memory::{Handle, drain, while_dropping};
 
 /// The way to one GPU.
@@ -211,10 +211,6 @@ impl Load {
 }
 
 impl super::Load for Load {
-    fn count(&self) -> usize {
-        self.places.len()
-    }
-
     fn depart(&mut self) -> Result<()> {
         let (None, Some(slot)) = (&self.on_device, &self.slot) else {
             return Ok(());
@@ -244,14 +240,26 @@ impl super::Load for Load {
         Ok(())
     }
 
-    fn arrive(&mut self) -> Result<Vec<Option<Tensor>>> {
+    fn arrive(&mut self, tensors: &mut [&mut Tensor]) -> Result<()> {
+        if self.places.len() != tensors.len() {
+            return Err(invalid!(
+                Data,
+                "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
+            ));
+        }
         self.depart()?;
         if let Some(slot) = &self.slot {
             drain(&self.shared.stream.context)?;
             let computing = self.shared.device.cuda_stream();
             computing.wait(&slot.event).w()?;
         }
-        Ok(self.on_device.take().unwrap_or_default())
+        let arrived = self.on_device.take().unwrap_or_default();
+        for (place, tensor) in tensors.iter_mut().zip(arrived) {
+            if let Some(tensor) = tensor {
+                **place = tensor;
+            }
+        }
+        Ok(())
     }
 }
 
