@@ -12,20 +12,21 @@ pub(super) struct Ledger {
     /// Bytes that were held when it began and still are.
     before: u64,
     held: Vec<(Place, u64)>,
-    peak: Peak,
+    pub(super) peak: Peak,
 }
 
 /// The ledger at the highest use.
 #[derive(Debug, Clone, Default)]
-struct Peak {
-    bytes: u64,
+pub(super) struct Peak {
+    pub(super) bytes: u64,
     /// As much of `held` was there at that time and still is.
     shared: usize,
     /// The rest of it, the last first.
     taken: Vec<(Place, u64)>,
     /// What came on top for a moment, and where.
-    excess: (Place, u64),
-    before: u64,
+    pub(super) excess: (Place, u64),
+    /// Bytes that were held when the ledger began and still were.
+    pub(super) before: u64,
 }
 
 impl Ledger {
@@ -87,21 +88,6 @@ impl Ledger {
             }
             bytes = bytes.saturating_sub(held);
         }
-    }
-
-    /// The highest use so far.
-    pub(super) fn peak(&self) -> u64 {
-        self.peak.bytes
-    }
-
-    /// Where the use was highest.
-    pub(super) fn highest_at(&self) -> Place {
-        self.peak.excess.0
-    }
-
-    /// Bytes that were held when it began and still were at the highest use.
-    pub(super) fn before(&self) -> u64 {
-        self.peak.before
     }
 
     /// What was allocated since and was held at the highest use; a place may come several times.

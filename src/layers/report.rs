@@ -125,11 +125,11 @@ impl LayerReport {
             ..LayerRow::at(place)
         }));
         rows.extend(before(unit));
-        let Place { phase, spans } = unit.ledger.highest_at();
+        let Place { phase, spans } = unit.ledger.peak.excess.0;
         let phase = phase.map(|phase| phase.to_string());
         let mut report = Self {
             work: unit.work,
-            peak: known.map(|()| unit.ledger.peak()),
+            peak: known.map(|()| unit.ledger.peak.bytes),
             peak_at: phase.into_iter().chain(spans.names()).collect(),
             rows,
         };
@@ -221,7 +221,7 @@ fn before(unit: &Unit) -> Vec<LayerRow> {
     if !unit.is_measured {
         return Vec::new();
     }
-    let mut left = unit.ledger.before();
+    let mut left = unit.ledger.peak.before;
     let mut row = |kind, name: &str, bytes: u64| {
         let bytes = bytes.min(left);
         left -= bytes;

@@ -152,39 +152,38 @@ impl Tracker {
         self.resume();
     }
 
+    /// Enters a place, if there is one, unless this thread works on another device.
+    fn enter_place(&mut self, key: Key, place: impl FnOnce(&Self) -> Option<Place>) {
+        if self.elsewhere.is_empty() {
+            self.settle();
+            if let Some(place) = place(self) {
+                self.push(key, false, place);
+            }
+            self.resume();
+        }
+    }
+
     /// Enters a phase.
     pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
-        if !self.elsewhere.is_empty() {
-            return;
-        }
-        self.settle();
         let phase = Some(phase);
-        self.push(Key::Guard(guard), false, Place { phase, ..self.root });
-        self.resume();
+        let place = Place { phase, ..self.root };
+        self.enter_place(Key::Guard(guard), |_| Some(place));
     }
 
     /// Enters spans that were left before, in the present phase.
     pub(super) fn enter_again(&mut self, guard: u64, spans: PathId) {
-        if !self.elsewhere.is_empty() {
-            return;
-        }
-        self.settle();
-        let place = Place {
-            spans: spans.within(self.root.spans),
-            ..self.place()
-        };
-        self.push(Key::Guard(guard), false, place);
-        self.resume();
+        self.enter_place(Key::Guard(guard), |tracker| {
+            let spans = spans.within(tracker.root.spans);
+            Some(Place {
+                spans,
+                ..tracker.place()
+            })
+        });
     }
 
     /// Enters the span that was left last here, to go on with its work.
     pub(super) fn enter_last(&mut self, guard: u64) {
-        let last = self.frames.last().and_then(|frame| frame.last);
-        if let Some(place) = last.filter(|_| self.elsewhere.is_empty()) {
-            self.settle();
-            self.push(Key::Last(guard), false, place);
-            self.resume();
-        }
+        self.enter_place(Key::Last(guard), |tracker| tracker.frames.last()?.last);
     }
 
     /// Enters work on another device, whose phases are not this one's.

@@ -82,7 +82,7 @@ impl Unit {
         let both = self.work.zip(other.work);
         let is_same_step = self.engine == other.engine
             && both.is_some_and(|(own, other)| (own.task, own.step) == (other.task, other.step));
-        let is_higher = self.ledger.peak() > other.ledger.peak();
+        let is_higher = self.ledger.peak.bytes > other.ledger.peak.bytes;
         // Without counts it is the last that ran the layers.
         let says_more = !self.is_measured && !self.stats.is_empty();
         !is_same_step || is_higher || says_more
