@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 
 use tracing::{Subscriber, span};
@@ -81,7 +80,7 @@ use crate::regions::Surroundings;
 /// [`measure`](Self::measure) does, or else a step is taken to last until the outermost span is entered again.
 ///
 /// A handle is cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct LayerMemory {
     shared: Arc<Shared>,
 }
@@ -139,15 +138,6 @@ impl LayerMemory {
             unit.clone()
         });
         unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
-    }
-}
-
-impl fmt::Debug for LayerMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = &self.shared.memory;
-        f.debug_struct("LayerMemory")
-            .field("memory", memory)
-            .finish_non_exhaustive()
     }
 }
 
