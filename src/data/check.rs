@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use half::{bf16, f16};
@@ -173,35 +172,8 @@ impl Check {
     }
 }
 
-/// What a loader checks.
-#[derive(Debug, Default)]
-pub(super) struct Checks {
-    pub(super) checks: Vec<Check>,
-    /// Of every batch, not only of the first.
-    pub(super) every_batch: bool,
-    /// A batch was looked at.
-    pub(super) has_looked: AtomicBool,
-}
-
-impl Checks {
-    pub(super) fn check(
-        &self,
-        batch: &impl Tensors,
-        indices: &[usize],
-        dataset: &str,
-        is_first: bool,
-    ) -> Result<(), DataError> {
-        // The first batch may have failed before it could be looked at.
-        let is_first = !self.has_looked.swap(true, Relaxed) || is_first;
-        match is_first || self.every_batch {
-            true => look(batch, &self.checks, Some(indices), dataset, is_first),
-            false => Ok(()),
-        }
-    }
-}
-
 /// Without `indices` a sample's index is its place in the batch. Values on a GPU are looked at if `copies`.
-fn look(
+pub(super) fn look(
     batch: &impl Tensors,
     checks: &[Check],
     indices: Option<&[usize]>,

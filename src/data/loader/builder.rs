@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 
 use bytesize::ByteSize;
 use candle_core::Device;
@@ -7,7 +8,7 @@ use super::Loader;
 use super::produce::{Maker, Skipped};
 use super::queue::Ahead;
 use crate::batch::{Fingerprint, SharedDivision};
-use crate::data::check::{Check, Checks};
+use crate::data::check::Check;
 use crate::data::loaded::Reader;
 use crate::data::order::{Batching, Size};
 use crate::data::{Dataset, Tensors};
@@ -55,7 +56,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             maker: Maker {
                 name: String::new(),
                 collate: Box::new(collate),
-                checks: Checks::default(),
+                checks: Vec::new(),
+                checks_every_batch: false,
+                has_checked: AtomicBool::new(false),
                 retries: 0,
                 skips: 0,
                 skipped: Skipped::default(),
@@ -231,14 +234,14 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn check(mut self, check: Check) -> Self {
-        self.maker.checks.checks.push(check);
+        self.maker.checks.push(check);
         self
     }
 
     /// Checks every batch, not only the first. A worker does it, before the batch is copied to a device; values of tensors that `collate`
     /// makes on a GPU are checked in the first batch only.
     pub fn check_every_batch(mut self) -> Self {
-        self.maker.checks.every_batch = true;
+        self.maker.checks_every_batch = true;
         self
     }
 

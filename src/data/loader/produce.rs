@@ -1,10 +1,10 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use super::jobs::Job;
 use crate::data::Tensors;
 use crate::data::caught;
-use crate::data::check::Checks;
+use crate::data::check::{Check, look};
 use crate::error::{BoxedError, DataError, Error, Invalid, Result, Subject, invalid};
 
 /// Makes a batch of samples.
@@ -36,7 +36,10 @@ pub(super) struct Maker<S, B> {
     /// Of the dataset or the stream, for errors.
     pub(super) name: String,
     pub(super) collate: Collate<S, B>,
-    pub(super) checks: Checks,
+    pub(super) checks: Vec<Check>,
+    /// Not only the first one.
+    pub(super) checks_every_batch: bool,
+    pub(super) has_checked: AtomicBool,
     /// How often a sample that failed is read again.
     pub(super) retries: usize,
     /// How many samples may be left out in all.
@@ -115,11 +118,10 @@ impl<S, B: Tensors> Maker<S, B> {
         samples: Vec<S>,
         empty: impl FnOnce() -> Result<Option<B>>,
     ) -> Result<Made<B>> {
-        let (checks, name) = (&self.checks, &self.name);
         let batch = match job.division.ranks() {
             _ if !samples.is_empty() => {
                 let batch = self.collate(samples, &job.indices)?;
-                checks.check(&batch, &job.indices, name, job.is_first)?;
+                self.check(&batch, &job.indices, job)?;
                 Some(batch)
             }
             1 => return Ok(Made::Skipped),
@@ -133,8 +135,17 @@ impl<S, B: Tensors> Maker<S, B> {
         let mut batch = self.collate(vec![sample], &[index])?;
         let removed = batch.remove_samples();
         removed.map_err(|reason| self.refused(&[index], reason.into()))?;
-        self.checks.check(&batch, &[], &self.name, job.is_first)?;
+        self.check(&batch, &[], job)?;
         Ok(batch)
+    }
+
+    fn check(&self, batch: &B, indices: &[usize], job: &Job) -> Result<()> {
+        // The first batch may have failed before it could be looked at.
+        let is_first = !self.has_checked.swap(true, Relaxed) || job.is_first;
+        if is_first || self.checks_every_batch {
+            look(batch, &self.checks, Some(indices), &self.name, is_first)?;
+        }
+        Ok(())
     }
 
     fn collate(&self, samples: Vec<S>, indices: &[usize]) -> Result<B> {
