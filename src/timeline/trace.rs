@@ -40,9 +40,10 @@ pub(super) fn write(recorder: &Recorder) -> String {
 pub(super) fn write_all(all: &Gathered) -> String {
     let earliest = all.ranks.iter().map(|rank| rank.shift);
     let earliest = earliest.fold(0., f64::min);
-    let processes = all.ranks.iter().enumerate().map(|(number, rank)| {
+    let ranks = all.ranks.iter().zip(&all.times.ranks).enumerate();
+    let processes = ranks.map(|(number, (rank, time))| {
         let shift = rank.shift - earliest;
-        Process::new(Some(number), &rank.host, &rank.recorder, shift)
+        Process::new(Some(number), &time.host, &rank.recorder, shift)
     });
     let first = all.ranks.first().map(|rank| rank.recorder.origin.unix_ms);
     let began = first.unwrap_or_default() as f64 + earliest / 1e3;
