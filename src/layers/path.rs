@@ -109,21 +109,19 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// The path of a span that was entered within `parent` before.
-    pub(super) fn known(&self, span: SpanKey, parent: PathId) -> Option<PathId> {
-        let paths = self.spans.get(&span)?;
-        let known = paths.iter().find(|(known, _)| *known == parent);
-        known.map(|(_, path)| *path)
-    }
-
-    /// Gives a span the first number from `from` on that no other living span has, and returns its path with the number.
+    /// The path of a span within `parent`. If it was not entered there before, it gets the first number from `from` on that no other living
+    /// span has, which is returned too.
     pub(super) fn claim(
         &mut self,
         span: SpanKey,
         parent: PathId,
         name: &'static str,
         from: u32,
-    ) -> (PathId, u32) {
+    ) -> (PathId, Option<u32>) {
+        let paths = self.spans.entry(span).or_default();
+        if let Some((_, path)) = paths.iter().find(|(known, _)| *known == parent) {
+            return (*path, None);
+        }
         let mut number = from;
         let path = loop {
             let path = parent.child((name, number));
@@ -132,8 +130,8 @@ impl Claims {
             }
             number = number.saturating_add(1);
         };
-        self.spans.entry(span).or_default().push((parent, path));
-        (path, number)
+        paths.push((parent, path));
+        (path, Some(number))
     }
 
     /// Forgets a span that has ended.

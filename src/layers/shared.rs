@@ -68,14 +68,7 @@ impl Shared {
         let Some(name) = name() else { return };
         self.on_this_thread(|tracker| {
             tracker.enter(Key::Span(span), name, |around, from| {
-                let mut claims = self.claims.lock();
-                match claims.known(span, around) {
-                    Some(path) => (path, None),
-                    None => {
-                        let (path, number) = claims.claim(span, around, name, from);
-                        (path, Some(number))
-                    }
-                }
+                self.claims.lock().claim(span, around, name, from)
             });
         });
     }
