@@ -1,5 +1,6 @@
 //! What one thread does: the spans that it is in, and what they take.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
@@ -34,7 +35,7 @@ struct Frame {
     /// What counts in `inner` of the frame around it already: that one has ended first.
     counted: (i64, Duration),
     /// The next number for new spans of these names.
-    next: Vec<(&'static str, u32)>,
+    next: BTreeMap<&'static str, u32>,
     /// The span that was left last.
     last: Option<Place>,
 }
@@ -115,7 +116,7 @@ impl Tracker {
             highest: self.use_now,
             inner: Default::default(),
             counted: Default::default(),
-            next: Vec::new(),
+            next: BTreeMap::new(),
             last: None,
         });
     }
@@ -135,12 +136,10 @@ impl Tracker {
     ) {
         self.settle();
         let around = self.place();
-        let next = self.frames.last().map(|frame| frame.next.iter());
-        let next = next.and_then(|mut next| next.find(|(known, _)| *known == name));
-        let (spans, number) = find(around.spans, next.map_or(0, |(_, number)| *number));
+        let next = self.frames.last().and_then(|frame| frame.next.get(name));
+        let (spans, number) = find(around.spans, next.copied().unwrap_or(0));
         if let (Some(number), Some(frame)) = (number, self.frames.last_mut()) {
-            frame.next.retain(|(known, _)| *known != name);
-            frame.next.push((name, number.saturating_add(1)));
+            frame.next.insert(name, number.saturating_add(1));
         }
         let place = Place { spans, ..around };
         // Outside of a trainer a step lasts until the outermost span is entered again.
