@@ -155,17 +155,14 @@ impl LayerReport {
     /// The report with numbered layers put together: `block.0.mlp`, `block.1.mlp` and so on become `block.*.mlp`.
     pub fn folded(&self) -> Self {
         let mut folded: Vec<LayerRow> = Vec::new();
-        let mut places = HashMap::new();
         for row in &self.rows {
             let mut row = row.clone();
             row.spans.iter_mut().for_each(fold);
-            let key = (row.kind, row.phase, row.spans.clone());
-            match places.get(&key).and_then(|at: &usize| folded.get_mut(*at)) {
+            let key = (row.kind, row.phase, &row.spans);
+            let mut known = folded.iter_mut();
+            match known.find(|known| (known.kind, known.phase, &known.spans) == key) {
                 Some(known) => known.add(&row),
-                None => {
-                    places.insert(key, folded.len());
-                    folded.push(row);
-                }
+                None => folded.push(row),
             }
         }
         let mut report = Self {

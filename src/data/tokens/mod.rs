@@ -290,11 +290,8 @@ impl TokenType {
             Self::U8 => tokens.extend(bytes.iter().map(|byte| u32::from(*byte))),
             Self::U16 => {
                 let (bytes, _) = bytes.as_chunks();
-                tokens.extend(
-                    bytes
-                        .iter()
-                        .map(|token| u32::from(u16::from_le_bytes(*token))),
-                );
+                let narrow = bytes.iter().map(|token| u16::from_le_bytes(*token));
+                tokens.extend(narrow.map(u32::from));
             }
             Self::U32 => {
                 let (bytes, _) = bytes.as_chunks();
