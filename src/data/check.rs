@@ -193,11 +193,8 @@ pub(super) fn look(
         };
         let Some(tensor) = tensors.get(place) else {
             let (found, expected) = (tensors.len(), checks.len());
-            return Err(unexpected(
-                None,
-                format!("is missing: the batch has {found} of {expected} tensors"),
-                "one for each check".to_owned(),
-            ));
+            let found = format!("is missing: the batch has {found} of {expected} tensors");
+            return Err(unexpected(None, found, "one for each check".to_owned()));
         };
         let looked = check.look(tensor, may_be_empty, copies);
         looked.map_err(|(row, found, expected)| {

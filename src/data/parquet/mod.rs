@@ -205,11 +205,8 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
         let (shard, rows, within) = self.rows(index)?;
         let row = rows.get(within).ok_or_else(|| out_of_range(self, index))?;
         let wrong = |error| {
-            DataError::file(
-                shard.path(),
-                None,
-                format!("row {index} of the dataset: {error}"),
-            )
+            let problem = format!("row {index} of the dataset: {error}");
+            DataError::file(shard.path(), None, problem)
         };
         Ok(T::deserialize(Value(row)).map_err(wrong)?)
     }

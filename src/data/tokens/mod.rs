@@ -187,11 +187,8 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
         same.first()
             .map_or(Ok(()), |window| window.content.check())?;
     }
-    Ok(Tensor::from_vec(
-        tokens,
-        (windows.len(), len),
-        &Device::Cpu,
-    )?)
+    let shape = (windows.len(), len);
+    Ok(Tensor::from_vec(tokens, shape, &Device::Cpu)?)
 }
 
 /// Tokens in a file or in memory.
