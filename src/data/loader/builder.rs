@@ -307,7 +307,7 @@ impl<S: Source, B> fmt::Debug for LoaderBuilder<S, B> {
 }
 
 /// What a loader reads: a [`Dataset`], or a [`Stream`].
-pub trait Source {
+pub trait Source: sealed::Sealed {
     /// One sample.
     type Sample: Send;
 }
@@ -340,10 +340,16 @@ pub trait Source {
 #[derive(Debug, Clone, Copy)]
 pub struct Stream<F>(pub F);
 
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<D: Dataset> sealed::Sealed for D {}
 impl<D: Dataset> Source for D {
     type Sample = D::Sample;
 }
 
+impl<F> sealed::Sealed for Stream<F> {}
 impl<S, I, F> Source for Stream<F>
 where
     S: Send,
