@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -143,7 +144,6 @@ impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
 }
 
 /// The epochs of a loader; from [`Loader::epochs`].
-#[derive(Debug)]
 pub struct Epochs<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
 }
@@ -166,7 +166,6 @@ impl<'a, B> Iterator for Epochs<'a, B> {
 }
 
 /// The batches of one epoch; from [`Loader::epochs`].
-#[derive(Debug)]
 pub struct Epoch<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
     number: u64,
@@ -184,5 +183,18 @@ impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.loader.lock().advance(Some(self.number))
+    }
+}
+
+impl<B> fmt::Debug for Epochs<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Debug for Epoch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut epoch = f.debug_struct("Epoch");
+        epoch.field("number", &self.number).finish_non_exhaustive()
     }
 }
