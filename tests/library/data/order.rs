@@ -41,7 +41,7 @@ proptest! {
     #[test]
     fn huge_orders_stay_within(len in 1_usize << 40..usize::MAX / 2, seed: u64) {
         let seen = first(len, seed, 3);
-        prop_assert!(seen.iter().all(|index| *index < len), "{:?}", seen);
+        prop_assert!(seen.iter().all(|index| *index < len), "{seen:?}");
     }
 }
 
