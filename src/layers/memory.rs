@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 
 use tracing::{Subscriber, span};
@@ -80,7 +81,7 @@ use crate::regions::Surroundings;
 /// [`measure`](Self::measure) does, or else a step is taken to last until the outermost span is entered again.
 ///
 /// A handle is cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LayerMemory {
     shared: Arc<Shared>,
 }
@@ -138,6 +139,15 @@ impl LayerMemory {
             unit.clone()
         });
         unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
+    }
+}
+
+impl fmt::Debug for LayerMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = &self.shared.memory;
+        f.debug_struct("LayerMemory")
+            .field("memory", memory)
+            .finish_non_exhaustive()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::memory::DeviceMemory;
 pub(super) struct Shared {
     /// Counted from 1.
     number: u64,
-    memory: DeviceMemory,
+    pub(super) memory: DeviceMemory,
     claims: Mutex<Claims>,
     /// The threads that entered something.
     trackers: Mutex<Vec<Arc<Mutex<Tracker>>>>,
