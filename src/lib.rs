@@ -131,7 +131,14 @@ pub mod distributed;
 mod distributed;
 #[allow(unsafe_code, reason = "tensors' elements as bytes")]
 mod elements;
-pub mod environment;
+pub mod environment {
+    //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
+    //!
+    //! The package `candle-headroom-environment`, which needs no candle.
+
+    #[doc(inline)]
+    pub use candle_headroom_environment::*;
+}
 pub mod error;
 #[allow(unsafe_code, reason = "a thread's mask of signals")]
 mod files;
@@ -143,6 +150,7 @@ pub mod incident;
 #[cfg(feature = "layers")]
 pub mod layers;
 #[cfg(not(feature = "layers"))]
+#[path = "layers/no_hooks.rs"]
 mod layers;
 pub mod memory;
 mod mix;
@@ -152,6 +160,10 @@ mod names;
 pub mod nn;
 pub mod optim;
 mod output;
+#[cfg(feature = "nn")]
+mod regions;
+#[cfg(not(feature = "nn"))]
+#[path = "regions/disabled.rs"]
 mod regions;
 #[cfg(feature = "testing")]
 pub mod testing;

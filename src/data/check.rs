@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use half::{bf16, f16};
@@ -122,17 +121,17 @@ impl Check {
         let found = tensor.dtype();
         if let Some(expected) = self.dtype.filter(|expected| *expected != found) {
             let found = format!("has dtype {}", found.as_str());
-            return Err(Fault::whole(found, expected.as_str()));
+            return Err(whole(found, expected.as_str()));
         }
         if let Some(expected) = &self.shape {
             compare_shapes(tensor.dims(), expected)?;
         }
         match tensor.elem_count() {
             0 if may_be_empty => Ok(()),
-            0 => Err(Fault::whole(
-                format!("has no elements: its shape is {:?}", tensor.dims()),
-                "at least one sample",
-            )),
+            0 => {
+                let found = format!("has no elements: its shape is {:?}", tensor.dims());
+                Err(whole(found, "at least one sample"))
+            }
             _ if copies || tensor.device().is_cpu() => self.look_at_values(tensor),
             _ => Ok(()),
         }
@@ -143,8 +142,7 @@ impl Check {
         if self.bounds.is_none() && !self.finite {
             return Ok(());
         }
-        let unread =
-            |reason: String| Fault::whole(format!("cannot be read: {reason}"), "its values");
+        let unread = |reason: String| whole(format!("cannot be read: {reason}"), "its values");
         let tensor = readable(tensor).map_err(|error| unread(error.to_string()))?;
         let (storage, layout) = tensor.storage_and_layout();
         let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
@@ -174,35 +172,8 @@ impl Check {
     }
 }
 
-/// What a loader checks.
-#[derive(Debug, Default)]
-pub(super) struct Checks {
-    pub(super) checks: Vec<Check>,
-    /// Of every batch, not only of the first.
-    pub(super) every_batch: bool,
-    /// A batch was looked at.
-    pub(super) has_looked: AtomicBool,
-}
-
-impl Checks {
-    pub(super) fn check(
-        &self,
-        batch: &impl Tensors,
-        indices: &[usize],
-        dataset: &str,
-        is_first: bool,
-    ) -> Result<(), DataError> {
-        // The first batch may have failed before it could be looked at.
-        let is_first = !self.has_looked.swap(true, Relaxed) || is_first;
-        match is_first || self.every_batch {
-            true => look(batch, &self.checks, Some(indices), dataset, is_first),
-            false => Ok(()),
-        }
-    }
-}
-
 /// Without `indices` a sample's index is its place in the batch. Values on a GPU are looked at if `copies`.
-fn look(
+pub(super) fn look(
     batch: &impl Tensors,
     checks: &[Check],
     indices: Option<&[usize]>,
@@ -222,19 +193,17 @@ fn look(
         };
         let Some(tensor) = tensors.get(place) else {
             let (found, expected) = (tensors.len(), checks.len());
-            return Err(unexpected(
-                None,
-                format!("is missing: the batch has {found} of {expected} tensors"),
-                "one for each check".to_owned(),
-            ));
+            let found = format!("is missing: the batch has {found} of {expected} tensors");
+            return Err(unexpected(None, found, "one for each check".to_owned()));
         };
-        check.look(tensor, may_be_empty, copies).map_err(|fault| {
+        let looked = check.look(tensor, may_be_empty, copies);
+        looked.map_err(|(row, found, expected)| {
             let sample = |row: usize| match indices {
                 None => Some(row),
                 Some(all) if tensor.dims().first() == Some(&all.len()) => all.get(row).copied(),
                 Some(_) => None,
             };
-            unexpected(fault.row.and_then(sample), fault.found, fault.expected)
+            unexpected(row.and_then(sample), found, expected)
         })?;
     }
     Ok(())
@@ -250,30 +219,16 @@ fn compare_shapes(found: &[usize], expected: &[Option<usize>]) -> Result<(), Fau
     }
     let size = |size: &Option<usize>| size.map_or("_".to_owned(), |size| size.to_string());
     let sizes: Vec<_> = expected.iter().map(size).collect();
-    Err(Fault::whole(
-        format!("has shape {found:?}"),
-        format!("[{}]", sizes.join(", ")),
-    ))
+    let expected = format!("[{}]", sizes.join(", "));
+    Err(whole(format!("has shape {found:?}"), &expected))
 }
 
-/// A tensor is not what was declared.
-#[derive(Debug)]
-struct Fault {
-    /// The row of its first dimension, if it is one row's fault.
-    row: Option<usize>,
-    found: String,
-    expected: String,
-}
+/// A tensor is not what was declared: the row of its first dimension, if it is one row's fault, what was found, and what was expected.
+type Fault = (Option<usize>, String, String);
 
-impl Fault {
-    /// A fault of the whole tensor.
-    fn whole(found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self {
-            row: None,
-            found: found.into(),
-            expected: expected.into(),
-        }
-    }
+/// A fault of the whole tensor.
+fn whole(found: String, expected: &str) -> Fault {
+    (None, found, expected.to_owned())
 }
 
 /// On the CPU, contiguous, and of a type whose numbers can be read.
@@ -317,10 +272,8 @@ impl Look<'_> {
             return Err(self.fault(values, place, "finite values".to_owned()));
         }
         if let Some((bounds, text)) = &self.check.bounds {
-            let (within, ignored) = (
-                (bounds.0.map(&bound), bounds.1.map(&bound)),
-                self.check.ignored.map(&bound),
-            );
+            let within = (bounds.0.map(&bound), bounds.1.map(&bound));
+            let ignored = self.check.ignored.map(&bound);
             let is_bad = |value: T| {
                 let value = number(value);
                 !within.contains(&value) && ignored != Some(value)
@@ -344,11 +297,7 @@ impl Look<'_> {
             true => format!("holds {value}"),
             false => format!("holds {value} at {at:?}"),
         };
-        Fault {
-            row: at.first().copied(),
-            found,
-            expected,
-        }
+        (at.first().copied(), found, expected)
     }
 }
 

@@ -143,9 +143,8 @@ impl<D: Dataset> Dataset for Concat<D> {
     }
 
     fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
-        let (part, within) = self
-            .locate(index)
-            .ok_or_else(|| out_of_range(self, index))?;
+        let place = self.locate(index);
+        let (part, within) = place.ok_or_else(|| out_of_range(self, index))?;
         // With the part's own name and index, which the whole does not show.
         part.get(within).map_err(|reason| {
             let dataset = part.name();

@@ -1,4 +1,4 @@
-//! The order of samples as a function: no list of them is kept, however many there are.
+//! The order of samples as a function: no list of them is kept, however many there are. And how they are cut into batches.
 
 use crate::error::{Result, invalid};
 use crate::mix::mix;
@@ -85,9 +85,8 @@ impl Order {
         }
         let mut mixed = texts.join(" + ");
         if mixed.len() > LONGEST {
-            let hash = mixed
-                .bytes()
-                .fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+            let bytes = mixed.bytes();
+            let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
             mixed = format!("{} parts ({hash:x})", sizes.len());
         }
         let text = format!("{len} by {seed} from {mixed}");
@@ -124,119 +123,143 @@ impl Order {
     }
 }
 
-fn permuted(len: usize, [seed, epoch, part]: [u64; 3], place: usize) -> usize {
-    let key = mix(seed ^ mix(epoch ^ mix(part)));
-    Permutation::new(len as u64, key).at(place as u64) as usize
+/// How samples are cut into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Batching {
+    pub(super) size: Size,
+    /// Samples that are sorted by cost before they are cut; `None` to leave their order.
+    pub(super) sorted: Option<usize>,
+    /// Leaves out a last batch that is smaller than the others.
+    pub(super) drops_last: bool,
+}
+
+/// The size of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Samples(usize),
+    /// The sum of the samples' costs.
+    Cost(usize),
+    /// The number of samples times the largest cost.
+    PaddedCost(usize),
+}
+
+/// Samples that are cut by their cost together, if nothing else was asked.
+pub(super) const WINDOW: usize = 1024;
+
+impl Batching {
+    /// Batches are formed within windows of so many places, so that the batches at any place can be found without those before.
+    pub(super) fn window(&self) -> usize {
+        match (self.size, self.sorted) {
+            (Size::Samples(samples), sorted) => sorted.unwrap_or(samples).next_multiple_of(samples),
+            (_, sorted) => sorted.unwrap_or(WINDOW),
+        }
+    }
+
+    /// The number of windows in an epoch of `len` places.
+    pub(super) fn windows(&self, len: usize) -> usize {
+        self.counted(len).div_ceil(self.window())
+    }
+
+    /// The places of an epoch that are in any batch.
+    fn counted(&self, len: usize) -> usize {
+        match self.size {
+            Size::Samples(samples) if self.drops_last => len - len % samples,
+            _ => len,
+        }
+    }
+
+    /// What saved positions and ranks are compared by: a text, and the places in a window.
+    pub(super) fn text(&self) -> (String, usize) {
+        let size = match self.size {
+            Size::Samples(samples) => format!("{samples} samples"),
+            Size::Cost(cost) => format!("cost {cost}"),
+            Size::PaddedCost(cost) => format!("padded cost {cost}"),
+        };
+        let sorted = self.sorted.map_or("", |_| ", sorted");
+        let last = ["", ", last left out"][usize::from(self.drops_last)];
+        (format!("{size}{sorted}{last}"), self.window())
+    }
+
+    /// The batches of a window, as indices of samples, in the order in which they come.
+    pub(super) fn batches(
+        &self,
+        order: &Order,
+        cost: impl Fn(usize) -> usize,
+        epoch: u64,
+        window: usize,
+    ) -> Vec<Vec<usize>> {
+        let first = window.saturating_mul(self.window());
+        let after = first.saturating_add(self.window());
+        let end = self.counted(order.len()).min(after);
+        let has_costs = self.sorted.is_some() || !matches!(self.size, Size::Samples(_));
+        let samples = (first..end).map(|place| {
+            let index = order.index(epoch, place);
+            (index, if has_costs { cost(index) } else { 0 })
+        });
+        let mut samples: Vec<_> = samples.collect();
+        if self.sorted.is_some() {
+            // Stable, so samples of equal cost stay mixed.
+            samples.sort_by_key(|(_, cost)| *cost);
+        }
+        let mut batches: Vec<Vec<_>> = Vec::new();
+        let (mut sum, mut largest) = (0_usize, 0);
+        for (index, cost) in samples {
+            (sum, largest) = (sum.saturating_add(cost), cost.max(largest));
+            match batches.last_mut() {
+                Some(batch) if self.fits(batch.len() + 1, sum, largest) => batch.push(index),
+                // Also a sample that is too large by itself.
+                _ => {
+                    (sum, largest) = (cost, cost);
+                    batches.push(vec![index]);
+                }
+            }
+        }
+        if self.sorted.is_none() {
+            return batches;
+        }
+        let places = (0..batches.len()).map(|at| order.batch(epoch, window, batches.len(), at));
+        let mixed = places.filter_map(|place| batches.get(place).cloned());
+        mixed.collect()
+    }
+
+    /// Whether so many samples, with this sum and this largest of their costs, are not too many for a batch.
+    fn fits(&self, samples: usize, sum: usize, largest: usize) -> bool {
+        match self.size {
+            Size::Samples(most) => samples <= most,
+            Size::Cost(most) => sum <= most,
+            Size::PaddedCost(most) => largest.saturating_mul(samples) <= most,
+        }
+    }
 }
 
 const ROUNDS: u64 = 6;
 
-/// A pseudo-random order of the numbers below `len`, computed for each place by itself.
+/// The number at a place of a pseudo-random order of the numbers below `len`, computed for each place by itself; another place is returned as
+/// it is.
 ///
 /// It is a Feistel network (Luby & Rackoff 1988) over the next power of 2, whose halves differ by a bit where the number of bits is odd; a
 /// result that is not below `len` goes through it again until it is (cycle walking, Black & Rogaway 2002), fewer than two times on
 /// average.
-#[derive(Debug, Clone, Copy)]
-struct Permutation {
-    key: u64,
-    len: u64,
-    /// Bits of each half. They change places with each of the rounds, whose number is even.
-    bits: [u32; 2],
-}
-
-impl Permutation {
-    fn new(len: u64, key: u64) -> Self {
-        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-        Self {
-            key,
-            len,
-            bits: [bits.div_ceil(2), bits / 2],
-        }
+fn permuted(len: usize, [seed, epoch, part]: [u64; 3], place: usize) -> usize {
+    if place >= len {
+        return place;
     }
-
-    /// The number at a place below `len`; another place is returned as it is.
-    fn at(&self, place: u64) -> u64 {
-        if place >= self.len {
-            return place;
-        }
-        let mut value = self.walk(place);
-        while value >= self.len {
-            value = self.walk(value);
-        }
-        value
-    }
-
-    fn walk(&self, value: u64) -> u64 {
-        let [mut first, mut second] = self.bits.map(|bits| (1 << bits) - 1);
-        let (mut left, mut right) = (value >> self.bits[1], value & second);
+    let key = mix(seed ^ mix(epoch ^ mix(part)));
+    let bits = usize::BITS - (len - 1).leading_zeros();
+    // Of each half. They change places with each of the rounds, whose number is even.
+    let bits = [bits.div_ceil(2), bits / 2];
+    let mut value = place as u64;
+    loop {
+        let [mut first, mut second] = bits.map(|bits| (1_u64 << bits) - 1);
+        let (mut left, mut right) = (value >> bits[1], value & second);
         for round in 0..ROUNDS {
-            let mixed = mix(self.key ^ mix(right ^ (round << 56)));
+            let mixed = mix(key ^ mix(right ^ (round << 56)));
             (left, right) = (right, (left ^ mixed) & first);
             (first, second) = (second, first);
         }
-        left << self.bits[1] | right
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn every_number_comes_once(len in 1_u64..2000, key: u64) {
-            let order = Permutation::new(len, key);
-            let mut seen: Vec<_> = (0..len).map(|place| order.at(place)).collect();
-            seen.sort_unstable();
-            prop_assert!(seen.into_iter().eq(0..len));
+        value = left << bits[1] | right;
+        if value < len as u64 {
+            return value as usize;
         }
-
-        #[test]
-        fn huge_orders_stay_within(len in 1_u64 << 40..u64::MAX / 2, place: u64, key: u64) {
-            let order = Permutation::new(len, key);
-            prop_assert!(order.at(place % len) < len);
-        }
-    }
-
-    /// Over many keys each number comes to each place about equally often.
-    #[test]
-    fn orders_are_uniform() {
-        for len in [2, 3, 5, 12, 33] {
-            let keys = 400 * len;
-            let mut counts = vec![vec![0_u64; len as usize]; len as usize];
-            for key in 0..keys {
-                let order = Permutation::new(len, mix(key));
-                for place in 0..len {
-                    counts[place as usize][order.at(place) as usize] += 1;
-                }
-            }
-            // Each count is binomial with a mean of 400 and a deviation of less than 20.
-            for count in counts.concat() {
-                assert!((290..=510).contains(&count), "{count} of 400 for {len}");
-            }
-        }
-    }
-
-    /// Neighbours do not stay neighbours.
-    #[test]
-    fn neighbours_are_parted() {
-        let order = Permutation::new(1 << 20, 7);
-        let close =
-            (0..100_000).filter(|place| order.at(*place).abs_diff(order.at(place + 1)) < 1000);
-        // By chance about 0.2 % of the pairs.
-        assert!((100..300).contains(&close.count()));
-    }
-
-    #[test]
-    fn epochs_differ_and_repeat() {
-        let (order, _) = Order::new(1000, Some(1));
-        let epoch =
-            |epoch| -> Vec<_> { (0..1000).map(|place| order.index(epoch, place)).collect() };
-        assert_eq!(epoch(0), epoch(0));
-        let same = epoch(0).into_iter().zip(epoch(1)).filter(|(a, b)| a == b);
-        assert!(same.count() < 10);
-        assert!((0..1000).all(|place| Order::new(1000, None).0.index(5, place) == place));
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{Result, Tensor};
 
@@ -101,21 +101,13 @@ impl<T: Tensors> Tensors for Parts<T> {
 /// In the order of the keys.
 impl<K: Ord, T: Tensors, S> Tensors for HashMap<K, T, S> {
     fn tensors(&self) -> Vec<&Tensor> {
-        let mut parts: Vec<_> = self.iter().collect();
-        parts.sort_by_key(|(key, _)| *key);
-        parts
-            .into_iter()
-            .flat_map(|(_, part)| part.tensors())
-            .collect()
+        let parts: BTreeMap<_, _> = self.iter().collect();
+        parts.into_values().flat_map(T::tensors).collect()
     }
 
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
-        let mut parts: Vec<_> = self.iter_mut().collect();
-        parts.sort_by_key(|(key, _)| *key);
-        parts
-            .into_iter()
-            .flat_map(|(_, part)| part.tensors_mut())
-            .collect()
+        let parts: BTreeMap<_, _> = self.iter_mut().collect();
+        parts.into_values().flat_map(T::tensors_mut).collect()
     }
 
     fn remove_samples(&mut self) -> Result<()> {

@@ -141,16 +141,13 @@ impl fmt::Display for IncidentSummary {
             }
         });
         let neighbour = self.neighbour.map(ByteSize);
+        let sizes = [Grown, Shrunk, Recomputing, Keeping];
         let parts = [
             exhaustions.or_else(|| Some("no exhaustion".to_owned())),
             self.phases(),
             time,
             neighbour.map(|bytes| format!("a neighbour held {bytes}")),
-            counted(
-                &[Grown, Shrunk, Recomputing, Keeping],
-                "change of size",
-                "changes of size",
-            ),
+            counted(&sizes, "change of size", "changes of size"),
             counted(&[Failed, Fault], "step failed", "steps failed"),
             (self.count(&[Fault]) > 0).then(|| "the device was lost".to_owned()),
         ];

@@ -1,13 +1,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::{Subscriber, span};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry;
+use tracing_subscriber::registry::LookupSpan;
 
 use super::hooks::measured;
 use super::report::LayerReport;
 use super::shared::Shared;
-use super::spans::SpanLayer;
 use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 use crate::regions::Surroundings;
@@ -99,7 +100,10 @@ impl LayerMemory {
     ///
     /// Each call gives a layer for one more subscriber.
     pub fn layer(&self) -> SpanLayer {
-        SpanLayer::new(self.shared.clone())
+        SpanLayer {
+            shared: self.shared.clone(),
+            number: self.shared.next_layer(),
+        }
     }
 
     /// Makes a subscriber with nothing but this the one of the process.
@@ -144,5 +148,28 @@ impl fmt::Debug for LayerMemory {
         f.debug_struct("LayerMemory")
             .field("memory", memory)
             .finish_non_exhaustive()
+    }
+}
+
+/// A [`Layer`] for one subscriber, made by [`LayerMemory::layer`].
+#[derive(Debug)]
+pub struct SpanLayer {
+    shared: Arc<Shared>,
+    number: u32,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
+    fn on_enter(&self, id: &span::Id, context: Context<'_, S>) {
+        // A model creates its spans once, so the spans around one that is entered are not its parents in the registry.
+        let name = || context.metadata(id).map(|metadata| metadata.name());
+        self.shared.enter((self.number, id.into_u64()), name);
+    }
+
+    fn on_exit(&self, id: &span::Id, _: Context<'_, S>) {
+        self.shared.exit((self.number, id.into_u64()));
+    }
+
+    fn on_close(&self, id: span::Id, _: Context<'_, S>) {
+        self.shared.close((self.number, id.into_u64()));
     }
 }

@@ -3,42 +3,20 @@
 //! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, a flame graph, or a section of
 //! [`Timeline`](crate::Timeline)'s page.
 
-#[cfg(feature = "layers")]
-mod claims;
-#[cfg(feature = "layers")]
-mod flame;
 mod hooks;
-#[cfg(feature = "layers")]
 mod ledger;
-#[cfg(feature = "layers")]
 mod memory;
-#[cfg(feature = "layers")]
 mod path;
-#[cfg(feature = "layers")]
 mod report;
-#[cfg(feature = "layers")]
 mod shared;
-#[cfg(feature = "layers")]
-mod spans;
-#[cfg(feature = "layers")]
-mod stats;
-#[cfg(feature = "layers")]
-mod table;
-#[cfg(feature = "layers")]
+mod text;
 mod tracker;
-#[cfg(feature = "layers")]
 mod unit;
 
-#[cfg(feature = "layers")]
-pub use flame::FlameGraph;
 pub(crate) use hooks::{Guard, largest, phase, piece};
 #[cfg(feature = "nn")]
 pub(crate) use hooks::{again, last, place};
-#[cfg(feature = "layers")]
-pub use memory::LayerMemory;
-#[cfg(feature = "layers")]
+pub use memory::{LayerMemory, SpanLayer};
 pub use report::{LayerReport, LayerRow, RowKind};
-#[cfg(feature = "layers")]
-pub use spans::SpanLayer;
-#[cfg(feature = "layers")]
+pub use text::FlameGraph;
 pub use unit::Work;

@@ -1,7 +1,6 @@
-//! Places in a model as numbers, so that a thread's current one is read at once.
+//! Places in a model, and which of them a span has.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use parking_lot::Mutex;
@@ -11,23 +10,22 @@ use crate::error::Phase;
 /// Paths are never forgotten, so there are at most this many; what lies deeper then counts as its parent.
 const MOST: usize = 1 << 16;
 
-thread_local! {
-    /// The number of the current path. It has no destructor and starts without code.
-    static CURRENT: Cell<u32> = const { Cell::new(0) };
-}
+/// A span of one subscriber: its layer's number, and its own.
+pub(super) type SpanKey = (u32, u64);
 
-/// One `LayerMemory`, a phase of a step, and the spans that were entered within it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PathId(u32);
+/// A span's name, and its number among those of the same name and parent. The first part of a path is the number of a `LayerMemory`, without
+/// a name.
+type Part = (&'static str, u32);
 
-/// The last part of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Part {
-    /// One `LayerMemory`.
-    Root(u64),
-    Phase(Phase),
-    /// A span's name, and its number among those of the same name and parent.
-    Span(&'static str, u32),
+/// One `LayerMemory`, and the spans that were entered within it, as a number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct PathId(u32);
+
+/// Where a thread is. Spans in a phase belong to it, whichever spans are around it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) phase: Option<Phase>,
+    pub(super) spans: PathId,
 }
 
 #[derive(Default)]
@@ -40,8 +38,10 @@ struct Tree {
 static TREE: LazyLock<Mutex<Tree>> = LazyLock::new(Mutex::default);
 
 impl PathId {
-    /// Outside of all phases and spans.
-    pub(crate) const ROOT: Self = Self(0);
+    /// Outside of all spans of the `LayerMemory` with this number.
+    pub(super) fn root(memory: u64) -> Self {
+        Self::default().child(("", memory as u32))
+    }
 
     /// Its number, for those who know nothing of paths.
     pub(super) fn number(self) -> u64 {
@@ -50,12 +50,7 @@ impl PathId {
 
     /// The path of this number.
     pub(super) fn numbered(number: u64) -> Self {
-        u32::try_from(number).map_or(Self::ROOT, Self)
-    }
-
-    /// Its number, to look it up in a list.
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
+        u32::try_from(number).map_or(Self::default(), Self)
     }
 
     /// The path with one more part.
@@ -73,65 +68,76 @@ impl PathId {
         id
     }
 
-    /// Its last part; `None` of the root.
-    pub(super) fn last(self) -> Option<Part> {
-        let tree = TREE.lock();
-        let part = tree.upwards(self).next();
-        part.map(|(_, part)| part)
+    /// The same spans within another root.
+    pub(super) fn within(self, root: Self) -> Self {
+        let spans = TREE.lock().parts(self, |_, part| part);
+        spans.into_iter().fold(root, Self::child)
     }
 
-    /// Its parts, the outermost first.
-    pub(super) fn parts(self) -> Vec<Part> {
+    /// The names of its spans, the outermost first. A span's number is shown if there are several of its name in one parent.
+    pub(super) fn names(self) -> Vec<String> {
         let tree = TREE.lock();
-        let mut parts: Vec<_> = tree.upwards(self).map(|(_, part)| part).collect();
-        parts.reverse();
-        parts
-    }
-
-    /// The names of its parts, the outermost first: a phase as in an error's text, then spans. A span's number is shown if there are
-    /// several of its name in one parent. It allocates and takes a lock.
-    pub(crate) fn names(self) -> Vec<String> {
-        // Spans are numbered regardless of the phase.
-        let mut bare = Some(Self::ROOT);
-        let parts = self.parts().into_iter();
-        let tree = TREE.lock();
-        let names = parts.filter_map(|part| {
-            let known = |part| tree.numbers.get(&(bare?, part)).copied();
-            let name = match part {
-                Part::Root(_) => None,
-                Part::Phase(phase) => return Some(phase.to_string()),
-                Part::Span(name, 0) if known(Part::Span(name, 1)).is_none() => {
-                    Some(name.to_owned())
-                }
-                Part::Span(name, number) => Some(format!("{name}.{number}")),
-            };
-            bare = known(part);
-            name
-        });
-        names.collect()
+        tree.parts(self, |parent, (name, number)| {
+            match number > 0 || tree.numbers.contains_key(&(parent, (name, 1))) {
+                true => format!("{name}.{number}"),
+                false => name.to_owned(),
+            }
+        })
     }
 }
 
 impl Tree {
-    /// The parent and the last part of a path, then of its parent, and so on.
-    fn upwards(&self, id: PathId) -> impl Iterator<Item = (PathId, Part)> {
-        let entry = |id: PathId| {
-            let place = (id.0 as usize).checked_sub(1)?;
-            self.paths.get(place).copied()
-        };
-        std::iter::successors(entry(id), move |(parent, _)| entry(*parent))
+    /// What `of` makes of each span of a path and its parent, the outermost first.
+    fn parts<T>(&self, id: PathId, of: impl Fn(PathId, Part) -> T) -> Vec<T> {
+        let entry = |id: &PathId| self.paths.get((id.0 as usize).checked_sub(1)?).copied();
+        let upwards = std::iter::successors(entry(&id), |(parent, _)| entry(parent));
+        let mut parts: Vec<_> = upwards.map(|(parent, part)| of(parent, part)).collect();
+        // The last is the `LayerMemory`.
+        parts.pop();
+        parts.reverse();
+        parts
     }
 }
 
-/// Where this thread is. It neither allocates nor takes a lock.
-#[inline]
-pub(crate) fn current() -> PathId {
-    PathId(CURRENT.try_with(Cell::get).unwrap_or(0))
+/// The paths of spans. Models create their spans once and enter them in each forward pass, so a span keeps its number while it lives.
+/// Of those that are created anew each time, the first of a name within its parent is number 0 each time.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// The paths of each living span, by parent.
+    spans: HashMap<SpanKey, Vec<(PathId, PathId)>>,
+    taken: HashSet<PathId>,
 }
 
-/// Sets where this thread is.
-#[inline]
-pub(super) fn set_current(id: PathId) {
-    // It cannot fail without a destructor.
-    let _ = CURRENT.try_with(|current| current.set(id.0));
+impl Claims {
+    /// The path of a span within `parent`. If it was not entered there before, it gets the first number from `from` on that no other living
+    /// span has, which is returned too.
+    pub(super) fn claim(
+        &mut self,
+        span: SpanKey,
+        parent: PathId,
+        name: &'static str,
+        from: u32,
+    ) -> (PathId, Option<u32>) {
+        let paths = self.spans.entry(span).or_default();
+        if let Some((_, path)) = paths.iter().find(|(known, _)| *known == parent) {
+            return (*path, None);
+        }
+        let mut number = from;
+        let path = loop {
+            let path = parent.child((name, number));
+            if path == parent || self.taken.insert(path) {
+                break path;
+            }
+            number = number.saturating_add(1);
+        };
+        paths.push((parent, path));
+        (path, Some(number))
+    }
+
+    /// Forgets a span that has ended.
+    pub(super) fn close(&mut self, span: SpanKey) {
+        for (_, path) in self.spans.remove(&span).unwrap_or_default() {
+            self.taken.remove(&path);
+        }
+    }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::path::{Part, PathId};
+use super::path::Place;
 use super::unit::{Unit, Work};
 use crate::error::{Holding, Phase};
 
@@ -25,7 +25,7 @@ pub struct LayerReport {
 }
 
 /// A layer, or something else that holds memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerRow {
     /// What it is.
@@ -53,11 +53,12 @@ pub struct LayerRow {
 }
 
 /// What a [`LayerRow`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RowKind {
     /// A span, which a model opens for a layer.
+    #[default]
     Layer,
     /// A phase of the step, outside of all layers: in the backward pass gradients and temporary tensors.
     Phase,
@@ -102,30 +103,34 @@ impl LayerRow {
 impl LayerReport {
     pub(super) fn of(unit: &Unit) -> Self {
         let known = unit.is_measured.then_some(());
-        let mut held: HashMap<PathId, u64> = HashMap::new();
-        for (path, bytes) in unit.ledger.at_peak().filter(|(_, bytes)| *bytes > 0) {
-            *held.entry(path).or_default() += bytes;
+        let mut held: HashMap<Place, u64> = HashMap::new();
+        for (place, bytes) in unit.ledger.at_peak().filter(|(_, bytes)| *bytes > 0) {
+            *held.entry(place).or_default() += bytes;
         }
         let mut rows = Vec::new();
-        for (path, calls) in unit.stats.iter() {
-            let mut row = LayerRow::at(path);
-            row.calls = calls.count;
-            row.at_peak = known.map(|()| held.remove(&path).unwrap_or(0));
-            row.held = known.map(|()| calls.held);
-            row.own_held = known.map(|()| calls.own);
-            row.highest = known.map(|()| calls.highest);
-            (row.time, row.own_time) = (calls.time, calls.own_time);
-            rows.push(row);
+        for (place, calls) in unit.stats.iter() {
+            rows.push(LayerRow {
+                calls: calls.count,
+                at_peak: known.map(|()| held.remove(&place).unwrap_or(0)),
+                held: known.map(|()| calls.held),
+                own_held: known.map(|()| calls.own),
+                highest: known.map(|()| calls.highest),
+                time: calls.time,
+                own_time: calls.own_time,
+                ..LayerRow::at(place)
+            });
         }
-        rows.extend(held.into_iter().map(|(path, bytes)| LayerRow {
+        rows.extend(held.into_iter().map(|(place, bytes)| LayerRow {
             at_peak: Some(bytes),
-            ..LayerRow::at(path)
+            ..LayerRow::at(place)
         }));
         rows.extend(before(unit));
+        let Place { phase, spans } = unit.ledger.peak.excess.0;
+        let phase = phase.map(|phase| phase.to_string());
         let mut report = Self {
             work: unit.work,
-            peak: known.map(|()| unit.ledger.peak()),
-            peak_at: unit.ledger.highest_at().names(),
+            peak: known.map(|()| unit.ledger.peak.bytes),
+            peak_at: phase.into_iter().chain(spans.names()).collect(),
             rows,
         };
         report.sort();
@@ -150,17 +155,14 @@ impl LayerReport {
     /// The report with numbered layers put together: `block.0.mlp`, `block.1.mlp` and so on become `block.*.mlp`.
     pub fn folded(&self) -> Self {
         let mut folded: Vec<LayerRow> = Vec::new();
-        let mut places = HashMap::new();
         for row in &self.rows {
             let mut row = row.clone();
             row.spans.iter_mut().for_each(fold);
-            let key = (row.kind, row.phase, row.spans.clone());
-            match places.get(&key).and_then(|at: &usize| folded.get_mut(*at)) {
+            let key = (row.kind, row.phase, &row.spans);
+            let mut known = folded.iter_mut();
+            match known.find(|known| (known.kind, known.phase, &known.spans) == key) {
                 Some(known) => known.add(&row),
-                None => {
-                    places.insert(key, folded.len());
-                    folded.push(row);
-                }
+                None => folded.push(row),
             }
         }
         let mut report = Self {
@@ -192,44 +194,21 @@ impl LayerReport {
 }
 
 impl LayerRow {
-    fn new(kind: RowKind, name: &str) -> Self {
+    fn at(place: Place) -> Self {
+        let mut spans = place.spans.names();
+        let kind = match spans.is_empty() {
+            true => RowKind::Phase,
+            false => RowKind::Layer,
+        };
+        if spans.is_empty() {
+            let phase = place.phase.map(|phase| phase.to_string());
+            spans.push(phase.unwrap_or_else(|| "outside of layers".to_owned()));
+        }
         Self {
             kind,
-            phase: None,
-            spans: vec![name.to_owned()],
-            calls: 0,
-            at_peak: None,
-            held: None,
-            own_held: None,
-            highest: None,
-            time: Duration::ZERO,
-            own_time: Duration::ZERO,
-        }
-    }
-
-    fn at(path: PathId) -> Self {
-        let parts = path.parts();
-        let phase = parts.iter().find_map(|part| match part {
-            Part::Phase(phase) => Some(*phase),
-            _ => None,
-        });
-        let is_layer = parts.iter().any(|part| matches!(part, Part::Span(..)));
-        let mut spans = path.names();
-        let kind = match (is_layer, phase) {
-            (true, _) => RowKind::Layer,
-            (false, Some(_)) => RowKind::Phase,
-            (false, None) => {
-                spans.push("outside of layers".to_owned());
-                RowKind::Phase
-            }
-        };
-        if is_layer && phase.is_some() {
-            spans.remove(0);
-        }
-        Self {
-            phase,
+            phase: place.phase,
             spans,
-            ..Self::new(kind, "")
+            ..Self::default()
         }
     }
 }
@@ -239,13 +218,15 @@ fn before(unit: &Unit) -> Vec<LayerRow> {
     if !unit.is_measured {
         return Vec::new();
     }
-    let mut left = unit.ledger.before();
+    let mut left = unit.ledger.peak.before;
     let mut row = |kind, name: &str, bytes: u64| {
         let bytes = bytes.min(left);
         left -= bytes;
         LayerRow {
+            kind,
+            spans: vec![name.to_owned()],
             at_peak: Some(bytes),
-            ..LayerRow::new(kind, name)
+            ..LayerRow::default()
         }
     };
     let known = unit.held.iter();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::claims::{Claims, SpanKey};
+use super::path::{Claims, SpanKey};
 use super::tracker::{Key, Tracker};
 use crate::memory::DeviceMemory;
 
@@ -68,14 +68,7 @@ impl Shared {
         let Some(name) = name() else { return };
         self.on_this_thread(|tracker| {
             tracker.enter(Key::Span(span), name, |around, from| {
-                let mut claims = self.claims.lock();
-                match claims.known(span, around) {
-                    Some(path) => (path, None),
-                    None => {
-                        let (path, number) = claims.claim(span, around, name, from);
-                        (path, Some(number))
-                    }
-                }
+                self.claims.lock().claim(span, around, name, from)
             });
         });
     }

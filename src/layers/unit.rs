@@ -1,9 +1,12 @@
 //! What is known of a piece of work: a micro-batch, an update, or a step of a loop of one's own.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
-use super::stats::Stats;
+use super::path::Place;
 use crate::batch::Task;
 use crate::error::Holding;
 
@@ -27,10 +30,6 @@ impl Work {
             step,
             samples,
         }
-    }
-
-    fn is_in_the_step_of(&self, other: &Self) -> bool {
-        (self.task, self.step) == (other.task, other.step)
     }
 }
 
@@ -82,10 +81,65 @@ impl Unit {
         }
         let both = self.work.zip(other.work);
         let is_same_step = self.engine == other.engine
-            && both.is_some_and(|(own, other)| own.is_in_the_step_of(&other));
-        let is_higher = self.ledger.peak() > other.ledger.peak();
+            && both.is_some_and(|(own, other)| (own.task, own.step) == (other.task, other.step));
+        let is_higher = self.ledger.peak.bytes > other.ledger.peak.bytes;
         // Without counts it is the last that ran the layers.
         let says_more = !self.is_measured && !self.stats.is_empty();
         !is_same_step || is_higher || says_more
+    }
+}
+
+/// The calls in one place.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Calls {
+    pub(super) count: u64,
+    /// Bytes allocated in it and still held at its end, with those of the spans within it; below 0 if it freed more.
+    pub(super) held: i64,
+    /// The same without the spans within it.
+    pub(super) own: i64,
+    /// The highest use in a call, above that at its beginning.
+    pub(super) highest: u64,
+    pub(super) time: Duration,
+    pub(super) own_time: Duration,
+}
+
+/// By place, in the order in which the first calls ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stats {
+    calls: Vec<(Place, Calls)>,
+    /// Where each place is in the list.
+    places: HashMap<Place, usize>,
+}
+
+impl Stats {
+    fn clear(&mut self) {
+        self.calls.clear();
+        self.places.clear();
+    }
+
+    pub(super) fn add(&mut self, place: Place, call: Calls) {
+        let next = self.calls.len();
+        let at = *self.places.entry(place).or_insert(next);
+        let Some((_, calls)) = self.calls.get_mut(at) else {
+            return self.calls.push((place, call));
+        };
+        calls.count += call.count;
+        calls.held += call.held;
+        calls.own += call.own;
+        calls.highest = calls.highest.max(call.highest);
+        calls.time += call.time;
+        calls.own_time += call.own_time;
+    }
+
+    pub(super) fn has(&self, place: Place) -> bool {
+        self.places.contains_key(&place)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Calls)> {
+        self.calls.iter().map(|(place, calls)| (*place, calls))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.calls.is_empty()
     }
 }

@@ -38,8 +38,7 @@ pub(super) fn open(
         Some(Source {
             name: name.unwrap_or_else(|_| "GPU".to_owned()),
             uuid: Some(uuid),
-            cuda: None,
-            rank: None,
+            ..Source::default()
         })
     });
     let gpus: Vec<_> = gpus.collect();
@@ -263,10 +262,8 @@ mod tests {
     #[test]
     fn gpus_are_in_cudas_order_and_hidden_ones_come_last() {
         let listed = ["a", "b", "c", "d"].map(|uuid| Source {
-            name: String::new(),
             uuid: Some(uuid.to_owned()),
-            cuda: None,
-            rank: None,
+            ..Source::default()
         });
         let ordered = in_order(listed.to_vec(), &["c", "a"].map(str::to_owned));
         let seen = ordered.iter();

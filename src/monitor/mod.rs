@@ -1,8 +1,6 @@
 //! Samples of the GPUs and of the host, taken by a thread of their own while a program works.
 
 mod gpu;
-#[cfg(feature = "metrics")]
-mod metrics_sink;
 mod sample;
 mod sinks;
 mod source;
@@ -15,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-#[cfg(feature = "metrics")]
-pub use metrics_sink::MetricsSink;
 pub(crate) use sample::unix_milliseconds;
 pub use sample::{Health, HeldDown, Sample};
+#[cfg(feature = "metrics")]
+pub use sinks::MetricsSink;
 pub use sinks::{FileSink, FileSinkBuilder, SampleRecord, Sink};
 pub use source::Source;
 pub use threshold::{Crossing, Threshold};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::{fmt, mem};
 
 use bytesize::ByteSize;
+use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::sample::{Health, NAMES, Sample, unix_milliseconds};
@@ -169,46 +170,34 @@ impl Sink for FileSink {
             line,
         } = self;
         line.clear();
-        let columns = columns(source, sample);
-        let known = columns.filter_map(|(name, value)| Some((name, value?)));
-        serde_json::Serializer::new(&mut *line).collect_map(known)?;
+        // Not a `SampleRecord`, which allocates.
+        let mut serializer = serde_json::Serializer::new(&mut *line);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("taken_unix_ms", &unix_milliseconds(sample.taken))?;
+        map.serialize_entry("source", &source.name)?;
+        map.serialize_entry("index", &sample.source)?;
+        if let Some(uuid) = &source.uuid {
+            map.serialize_entry("uuid", uuid)?;
+        }
+        if let Some(cuda) = source.cuda {
+            map.serialize_entry("cuda", &cuda)?;
+        }
+        map.serialize_entry("health", &sample.health)?;
+        map.serialize_entry("took_us", &(sample.took.as_micros() as u64))?;
+        for (name, value) in NAMES.into_iter().zip(sample.values()) {
+            if let Some(value) = value {
+                map.serialize_entry(name, &value)?;
+            }
+        }
+        if let Some(rank) = source.rank {
+            map.serialize_entry("rank", &rank)?;
+        }
+        map.end()?;
         line.push(b'\n');
         let written = file.append(line);
         written
             .map_err(|error| io::Error::new(error.kind(), OutputError::at(&options.path, &error)))
     }
-}
-
-/// A value of a line.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Value<'a> {
-    Number(u64),
-    Text(&'a str),
-    Health(Health),
-}
-
-/// The fields of a line, of which unknown values are `None`. Not a [`SampleRecord`], which allocates.
-fn columns<'a>(
-    source: &'a Source,
-    sample: &'a Sample,
-) -> impl Iterator<Item = (&'static str, Option<Value<'a>>)> {
-    let index = |index: usize| Value::Number(index as u64);
-    let taken = unix_milliseconds(sample.taken);
-    let took = sample.took.as_micros() as u64;
-    let first = [
-        ("taken_unix_ms", Some(Value::Number(taken))),
-        ("source", Some(Value::Text(&source.name))),
-        ("index", Some(index(sample.source))),
-        ("uuid", source.uuid.as_deref().map(Value::Text)),
-        ("cuda", source.cuda.map(index)),
-        ("health", Some(Value::Health(sample.health))),
-        ("took_us", Some(Value::Number(took))),
-    ];
-    let values = NAMES.into_iter().zip(sample.values());
-    let values = values.map(|(name, value)| (name, value.map(Value::Number)));
-    let rank = [("rank", source.rank.map(index))];
-    first.into_iter().chain(values).chain(rank)
 }
 
 /// A sample that was read back from a line of JSON.
@@ -262,5 +251,63 @@ impl SampleRecord {
             took_us: sample.took.as_micros() as u64,
             values: known.collect(),
         }
+    }
+}
+
+/// Sets gauges of the crate [`metrics`], for the recorder that the program has installed: Prometheus, StatsD and others.
+///
+/// The gauges are named after the columns of a [`FileSink`], as in `candle_headroom_used_bytes`, with the labels
+/// `source` and `index`, and `rank` in a [group](super::MonitorBuilder::group). A value that was never known has no gauge. A value that is no longer known, as for a lost GPU, is NaN.
+/// `candle_headroom_up` is 1 if a source answers and 0 if it does not.
+///
+/// ```
+/// use candle_headroom::Monitor;
+/// use candle_headroom::monitor::MetricsSink;
+///
+/// let monitor = Monitor::builder().sink(MetricsSink::new()).start()?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[cfg(feature = "metrics")]
+#[derive(Debug, Default)]
+pub struct MetricsSink {
+    /// By the index of the source and the name. Registered when a value is first known, since recorders show unset gauges as 0.
+    gauges: BTreeMap<(usize, &'static str), metrics::Gauge>,
+}
+
+#[cfg(feature = "metrics")]
+impl MetricsSink {
+    /// A sink for the program's recorder, which must be installed before the first sample.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Sink for MetricsSink {
+    fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
+        use std::collections::btree_map::Entry;
+
+        use metrics::{Label, gauge};
+
+        let up = ("up", Some(u64::from(sample.health == Health::Good)));
+        let values = NAMES.into_iter().zip(sample.values());
+        for (name, value) in std::iter::once(up).chain(values) {
+            let gauge = match self.gauges.entry((sample.source, name)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(_) if value.is_none() => continue,
+                Entry::Vacant(place) => {
+                    let full_name = format!("candle_headroom_{name}");
+                    let mut labels = vec![
+                        Label::new("source", source.name.clone()),
+                        Label::new("index", sample.source.to_string()),
+                    ];
+                    let rank = source.rank.map(|rank| rank.to_string());
+                    labels.extend(rank.map(|rank| Label::new("rank", rank)));
+                    place.insert(gauge!(full_name, labels))
+                }
+            };
+            gauge.set(value.map_or(f64::NAN, |value| value as f64));
+        }
+        Ok(())
     }
 }

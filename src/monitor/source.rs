@@ -18,7 +18,7 @@ const ROOM: usize = 256;
 const ROUND: Duration = Duration::from_millis(500);
 
 /// A GPU, or the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {
     /// The GPU's name, or `host`.
@@ -71,9 +71,7 @@ pub(super) fn host(interval: Duration, waited: Waited) -> (Source, Looker) {
     let (mut total, mut free, mut process) = (None, None, None);
     let source = Source {
         name: "host".to_owned(),
-        uuid: None,
-        cuda: None,
-        rank: None,
+        ..Source::default()
     };
     let looker: Looker = Box::new(move |sample| {
         if is_due(&mut read_at, sample.at, ROUND, interval) {

@@ -50,8 +50,8 @@ impl Threshold {
         }
     }
 
-    /// Whether the sample is over the threshold, or not yet recovered from it; `None` if the value is not known.
-    fn is_over(&self, sample: &Sample, state: &State) -> Option<bool> {
+    /// Whether the source crosses the threshold with this sample or recovers; `None` if neither, or if the value is not known.
+    fn crossing(&self, sample: &Sample, state: &mut State) -> Option<bool> {
         // The threshold is crossed at `over` or above, and the value has recovered at `back` or below.
         let (value, over, back) = match *self {
             Self::MemoryShare(share) => {
@@ -70,12 +70,7 @@ impl Threshold {
             }
             Self::HeldDown => (f64::from(sample.held_down?.is_harmful()), 1., 0.),
         };
-        Some(value >= over || (state.is_over && value > back))
-    }
-
-    /// Whether the source crosses the threshold with this sample or recovers; `None` if neither.
-    fn crossing(&self, sample: &Sample, state: &mut State) -> Option<bool> {
-        let is_over = self.is_over(sample, state)?;
+        let is_over = value >= over || (state.is_over && value > back);
         if is_over {
             state.last_over = sample.at;
         }

@@ -1,7 +1,10 @@
-use super::Again;
+//! Without the feature there are no regions.
+
+use std::time::{Duration, Instant};
+
+use crate::error::MemoryReading;
 use crate::memory::DeviceMemory;
 
-/// Without the feature there are no regions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watched {
     pub(crate) count: usize,
@@ -14,6 +17,15 @@ pub(crate) struct Watched {
 pub(crate) struct Held {
     pub(crate) all: u64,
     pub(crate) largest: u64,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "nothing runs again")]
+pub(crate) struct Again {
+    pub(crate) began: Instant,
+    pub(crate) elapsed: Duration,
+    pub(crate) memory: MemoryReading,
+    pub(crate) succeeded: bool,
 }
 
 /// Without the feature no layer asks.

@@ -1,5 +1,6 @@
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
@@ -12,10 +13,27 @@ thread_local! {
 #[derive(Debug)]
 struct Plan {
     faults: Faults,
-    /// Points passed in all phases, points passed in the chosen phase, and failed points.
-    points: Cell<usize>,
-    matching: Cell<usize>,
-    fired: Cell<usize>,
+    passed: Passed,
+}
+
+/// The points that were passed since arming.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// Of all kinds.
+    pub(super) all: AtomicUsize,
+    /// Of the chosen kind.
+    matching: AtomicUsize,
+    pub(super) fired: AtomicUsize,
+}
+
+impl Passed {
+    /// Passes a point of the chosen kind. Returns whether it is one of `times` from `first` on.
+    pub(super) fn fires(&self, first: usize, times: usize) -> bool {
+        let index = self.matching.fetch_add(1, Relaxed);
+        let fires = index.checked_sub(first).is_some_and(|later| later < times);
+        self.fired.fetch_add(fires.into(), Relaxed);
+        fires
+    }
 }
 
 /// The points that fail, and their error; see the [module](crate::testing).
@@ -73,9 +91,7 @@ impl Faults {
     pub fn arm(self) -> ArmedFaults {
         let plan = Rc::new(Plan {
             faults: self,
-            points: Cell::new(0),
-            matching: Cell::new(0),
-            fired: Cell::new(0),
+            passed: Passed::default(),
         });
         ARMED.set(Some(Rc::clone(&plan)));
         ArmedFaults(plan)
@@ -90,12 +106,12 @@ pub struct ArmedFaults(Rc<Plan>);
 impl ArmedFaults {
     /// Number of points that failed so far.
     pub fn fired(&self) -> usize {
-        self.0.fired.get()
+        self.0.passed.fired.load(Relaxed)
     }
 
     /// Number of points passed so far, in all phases.
     pub fn points(&self) -> usize {
-        self.0.points.get()
+        self.0.passed.all.load(Relaxed)
     }
 }
 
@@ -111,7 +127,7 @@ pub(crate) fn inject(phase: Phase) -> Result<()> {
         return Ok(());
     };
     let faults = &plan.faults;
-    plan.points.update(|points| points + 1);
+    plan.passed.all.fetch_add(1, Relaxed);
     if faults.is_after_exchange || faults.phase.is_some_and(|chosen| chosen != phase) {
         return Ok(());
     }
@@ -130,13 +146,9 @@ pub(crate) fn inject_after_exchange() -> Result<()> {
 impl Plan {
     /// Passes a point of the chosen kind.
     fn pass(&self) -> Result<()> {
-        let index = self.matching.replace(self.matching.get() + 1);
-        match index.checked_sub(self.faults.first) {
-            Some(later) if later < self.faults.times => {
-                self.fired.update(|fired| fired + 1);
-                Err((self.faults.error)())
-            }
-            _ => Ok(()),
+        match self.passed.fires(self.faults.first, self.faults.times) {
+            true => Err((self.faults.error)()),
+            false => Ok(()),
         }
     }
 }

@@ -1,13 +1,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::operation::FileOperation;
+use super::enabled::Passed;
+use crate::files::FileOperation;
 
 /// All armed plans; those whose guards were dropped are removed by the next one.
 static ARMED: Mutex<Vec<Weak<Plan>>> = Mutex::new(Vec::new());
@@ -15,9 +16,7 @@ static ARMED: Mutex<Vec<Weak<Plan>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Plan {
     faults: FileFaults,
-    operations: AtomicUsize,
-    matching: AtomicUsize,
-    fired: AtomicUsize,
+    passed: Passed,
 }
 
 /// Operations on the files of a checkpoint that fail, in whichever thread they happen.
@@ -105,9 +104,7 @@ impl FileFaults {
     pub fn arm(self) -> ArmedFileFaults {
         let plan = Arc::new(Plan {
             faults: self,
-            operations: AtomicUsize::new(0),
-            matching: AtomicUsize::new(0),
-            fired: AtomicUsize::new(0),
+            passed: Passed::default(),
         });
         let mut armed = ARMED.lock();
         armed.retain(|plan| plan.strong_count() > 0);
@@ -124,21 +121,20 @@ pub struct ArmedFileFaults(Arc<Plan>);
 impl ArmedFileFaults {
     /// Number of operations so far, of all kinds.
     pub fn operations(&self) -> usize {
-        self.0.operations.load(Relaxed)
+        self.0.passed.all.load(Relaxed)
     }
 
     /// Number of operations that failed so far.
     pub fn fired(&self) -> usize {
-        self.0.fired.load(Relaxed)
+        self.0.passed.fired.load(Relaxed)
     }
 }
 
 /// An operation at which an armed fault can fail.
 pub(crate) fn inject_file(operation: FileOperation, path: &Path) -> io::Result<()> {
     let armed: Vec<_> = ARMED.lock().iter().filter_map(Weak::upgrade).collect();
-    let mut plans = armed
-        .iter()
-        .filter(|plan| path.starts_with(&plan.faults.folder));
+    let plans = armed.iter();
+    let mut plans = plans.filter(|plan| path.starts_with(&plan.faults.folder));
     plans.try_for_each(|plan| plan.pass(operation))
 }
 
@@ -149,21 +145,17 @@ impl Plan {
         if operation == FileOperation::Read && faults.only != Some(operation) {
             return Ok(());
         }
-        self.operations.fetch_add(1, Relaxed);
+        self.passed.all.fetch_add(1, Relaxed);
         if faults.only.is_some_and(|only| only != operation) {
             return Ok(());
         }
-        let index = self.matching.fetch_add(1, Relaxed);
-        match index.checked_sub(faults.first) {
-            Some(later) if later < faults.times => {
-                self.fired.fetch_add(1, Relaxed);
-                if let Some(delay) = faults.delay {
-                    thread::sleep(delay);
-                    return Ok(());
-                }
-                Err(faults.kind.unwrap_or_else(|| kill()).into())
+        match faults.delay {
+            _ if !self.passed.fires(faults.first, faults.times) => Ok(()),
+            Some(delay) => {
+                thread::sleep(delay);
+                Ok(())
             }
-            _ => Ok(()),
+            None => Err(faults.kind.unwrap_or_else(|| kill()).into()),
         }
     }
 }

@@ -26,7 +26,6 @@ mod enabled;
 mod engine;
 #[cfg(feature = "testing")]
 mod files;
-mod operation;
 
 #[cfg(feature = "testing")]
 pub(crate) use enabled::inject;
@@ -40,7 +39,8 @@ pub use engine::{collectives, watch};
 pub(crate) use files::inject_file;
 #[cfg(feature = "testing")]
 pub use files::{ArmedFileFaults, FileFaults};
-pub use operation::FileOperation;
+
+pub use crate::files::FileOperation;
 
 /// Without the feature no point fails.
 #[cfg(not(feature = "testing"))]

@@ -1,7 +1,5 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
-#[cfg(feature = "nvtx")]
-mod nvtx;
 mod page;
 mod ranks;
 mod recorder;
@@ -17,8 +15,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-#[cfg(feature = "nvtx")]
-pub use nvtx::NvtxRanges;
 pub use ranks::{RankTime, RankTimes};
 pub use trace::SavedTrace;
 
@@ -165,4 +161,70 @@ impl fmt::Debug for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timeline").finish_non_exhaustive()
     }
+}
+
+/// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems groups the kernels of
+/// each forward pass, backward pass and update. Retries, changes of size and exhaustions are marks.
+///
+/// A batch is a range such as `training 12`; each phase of a micro-batch is a range such as `forward` within it. All are in the
+/// default domain, on the thread that works. Without a profiler a range costs formatting its name. The feature `nvtx` compiles
+/// NVIDIA's headers and needs a C compiler.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+/// use candle_headroom::timeline::NvtxRanges;
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?; // (10,)
+/// let mut processor = BatchProcessor::builder(Fixed::new(4)?).observer(NvtxRanges::new()).build();
+/// processor.process(&x, |_, _| Ok(()))?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[cfg(feature = "nvtx")]
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct NvtxRanges;
+
+#[cfg(feature = "nvtx")]
+impl NvtxRanges {
+    /// An observer for a trainer or a processor.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+#[cfg(feature = "nvtx")]
+impl Observer for NvtxRanges {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        use crate::batch::EventKind;
+        use crate::error::Phase;
+
+        match event.kind {
+            EventKind::BatchBegan { .. } => {
+                ::nvtx::range_push!("{} {}", event.task, event.step);
+            }
+            EventKind::PhaseBegan(phase) => {
+                ::nvtx::range_push!("{}", phase);
+            }
+            // Reported once it is over, within the backward pass.
+            EventKind::PhaseEnded {
+                phase: Phase::Recompute,
+                ..
+            } => {}
+            EventKind::PhaseEnded { .. }
+            | EventKind::BatchEnded { .. }
+            | EventKind::BatchFailed(_) => {
+                ::nvtx::range_pop!();
+            }
+            EventKind::Exhausted(exhausted) => mark(exhausted),
+            EventKind::Happened(event) => mark(event),
+            EventKind::MicroBatchEnded { .. } => {}
+        }
+    }
+}
+
+#[cfg(feature = "nvtx")]
+fn mark(event: &dyn fmt::Display) {
+    // C ends a text at its first zero, and a driver's message may contain one.
+    ::nvtx::mark!("{}", event.to_string().replace('\0', ""));
 }

@@ -1,7 +1,7 @@
 //! The records of all ranks, put together at the end of a run: how each of them spent its time.
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, iter};
 
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,6 @@ pub(super) struct Gathered {
 /// One rank's record.
 #[derive(Debug)]
 pub(super) struct Ranked {
-    pub(super) host: String,
     pub(super) recorder: Recorder,
     /// The time on rank 0's clock at which this record's began, in microseconds.
     pub(super) shift: f64,
@@ -116,42 +115,38 @@ impl Gathered {
             None => Vec::new(),
         };
         let waited_for = waited_for(&recorders).into_iter().map(duration).collect();
-        let ranks = recorders.into_iter().zip(shifts).enumerate();
-        let ranks = ranks.map(|(rank, (recorder, shift))| Ranked {
-            host: hosts.get(rank).cloned().unwrap_or_default(),
-            recorder,
-            shift,
-        });
-        let ranks: Vec<_> = ranks.collect();
+        let hosts = hosts.iter().cloned().chain(iter::repeat(String::new()));
         let times = RankTimes {
-            ranks: ranks.iter().map(Ranked::time).collect(),
+            ranks: recorders.iter().zip(hosts).map(time).collect(),
             waited_for,
         };
+        let ranks = recorders.into_iter().zip(shifts);
+        let ranks = ranks.map(|(recorder, shift)| Ranked { recorder, shift });
+        let ranks = ranks.collect();
         Self { ranks, times }
     }
 }
 
-impl Ranked {
-    fn time(&self) -> RankTime {
-        let totals = &self.recorder.totals;
-        let of = |phase| {
-            let mut phases = totals.phases.iter();
-            let found = phases.find(|total| total.phase == phase);
-            found.map_or(0., |total| total.time)
-        };
-        let (loading, waiting, reducing) = (of(Phase::Load), of(Phase::Wait), of(Phase::Reduce));
-        let all: f64 = totals.phases.iter().map(|total| total.time).sum();
-        let (began, ended) = self.recorder.work.unwrap_or_default();
-        RankTime {
-            host: self.host.clone(),
-            total: duration(ended - began),
-            computing: duration(all - loading - waiting - reducing),
-            loading: duration(loading),
-            waiting: duration(waiting),
-            reducing: duration(reducing),
-            exhaustions: totals.exhaustions,
-            peak: totals.peak,
-        }
+/// How the rank of this record spent its time.
+fn time((recorder, host): (&Recorder, String)) -> RankTime {
+    let totals = &recorder.totals;
+    let of = |phase| {
+        let mut phases = totals.phases.iter();
+        let found = phases.find(|total| total.phase == phase);
+        found.map_or(0., |total| total.time)
+    };
+    let (loading, waiting, reducing) = (of(Phase::Load), of(Phase::Wait), of(Phase::Reduce));
+    let all: f64 = totals.phases.iter().map(|total| total.time).sum();
+    let (began, ended) = recorder.work.unwrap_or_default();
+    RankTime {
+        host,
+        total: duration(ended - began),
+        computing: duration(all - loading - waiting - reducing),
+        loading: duration(loading),
+        waiting: duration(waiting),
+        reducing: duration(reducing),
+        exhaustions: totals.exhaustions,
+        peak: totals.peak,
     }
 }
 
@@ -218,7 +213,6 @@ mod tests {
     /// A thousand updates of 100 ms, each with ten forward passes.
     fn recorder() -> Recorder {
         let mut recorder = Recorder::default();
-        recorder.exchanges.begin(0.);
         for step in 1..=1000 {
             let end = 1e5 * step as f64;
             let passes = (1..=10).map(|pass| (Phase::Forward, 8e3 * f64::from(pass), 8e3));

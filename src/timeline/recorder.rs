@@ -109,8 +109,9 @@ impl Recorder {
                 self.running.waited = waited.map(microseconds);
                 let ended = self.now();
                 let began = (ended - self.running.waited.unwrap_or(0.)).max(0.);
-                self.work.get_or_insert((began, began));
-                self.exchanges.begin(began);
+                if self.work.is_none() {
+                    (self.work, self.exchanges.running.began) = (Some((began, began)), began);
+                }
                 if waited.is_some() {
                     let row = PhaseRow {
                         began,
@@ -275,9 +276,7 @@ impl Recorder {
         let is_pending = incident.kind == IncidentKind::Exhausted;
         self.running.is_pending = is_pending;
         self.totals.exhaustions += u64::from(is_pending);
-        if is_pending {
-            self.exchanges.retry();
-        }
+        self.exchanges.running.retries += u64::from(is_pending);
         let exhausted = incident.exhausted.filter(|_| is_pending);
         let mark = Mark {
             at: self.now(),

@@ -40,10 +40,10 @@ impl StepRow {
         *self = Self {
             began: self.began,
             busy: self.busy + next.busy,
-            waited: match (self.waited, next.waited) {
-                (Some(before), Some(waited)) => Some(before + waited),
-                (before, waited) => before.or(waited),
-            },
+            waited: [self.waited, next.waited]
+                .into_iter()
+                .flatten()
+                .reduce(|a, b| a + b),
             steps: self.steps + next.steps,
             samples: self.samples + next.samples,
             micro_batches: self.micro_batches + next.micro_batches,
@@ -271,32 +271,18 @@ impl ExchangeRow {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Exchanges {
     pub(super) done: Thinned<ExchangeRow, 1024>,
-    /// What happened since the last one.
+    /// What happened since the last one; it begins with the first work.
     #[serde(skip)]
-    running: Option<ExchangeRow>,
+    pub(super) running: ExchangeRow,
     /// The ranks have met since the last one.
     #[serde(skip)]
     have_met: bool,
 }
 
 impl Exchanges {
-    /// Work begins, perhaps the first.
-    pub(super) fn begin(&mut self, at: f64) {
-        self.running.get_or_insert(ExchangeRow {
-            began: at,
-            ..ExchangeRow::default()
-        });
-    }
-
-    pub(super) fn retry(&mut self) {
-        self.running.iter_mut().for_each(|row| row.retries += 1);
-    }
-
     /// Adds a phase. The sum over all ranks ends an exchange.
     pub(super) fn phase(&mut self, row: &PhaseRow) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
+        let running = &mut self.running;
         let time = row.ended - row.began;
         match row.phase {
             Phase::Load => running.loaded += time,

@@ -47,18 +47,18 @@ impl Timeline {
         // While rank 0 writes, the others may wait for it in their next call.
         let _working = group.working();
         let gathered = gather(group, own.clone());
+        let save_own =
+            |path: &Path| save_both(path, &page::write(&own, title, None), &trace::write(&own));
         match &gathered {
             Ok((None, _)) => {}
             Ok((Some(all), _)) if group.size() > 1 => {
                 let page = page::write(&own, title, Some(all));
                 save_both(path, &page, &trace::write_all(all))?;
             }
-            Ok(_) => save_both(path, &page::write(&own, title, None), &trace::write(&own))?,
+            Ok(_) => save_own(path)?,
             Err(_) => {
-                let path = ending(path, &format!(".rank{rank}"));
-                let page = page::write(&own, title, None);
                 // The lost rank matters more.
-                if let Err(error) = save_both(&path, &page, &trace::write(&own)) {
+                if let Err(error) = save_own(&ending(path, &format!(".rank{rank}"))) {
                     tracing::warn!(%error, "the record of this rank is lost");
                 }
             }

@@ -32,14 +32,7 @@ const EXCHANGES: (u32, &str) = (5, "exchange");
 
 /// The record of one process.
 pub(super) fn write(recorder: &Recorder) -> String {
-    let host = host::name();
-    let process = match recorder.rank {
-        Some(rank) => Process::of_rank(rank, &host, recorder, 0.),
-        None => {
-            let number = std::process::id().into();
-            Process::new(number, "candle-headroom", &host, recorder, 0.)
-        }
-    };
+    let process = Process::new(recorder.rank, &host::name(), recorder, 0.);
     file(vec![process], recorder.origin.unix_ms)
 }
 
@@ -47,8 +40,10 @@ pub(super) fn write(recorder: &Recorder) -> String {
 pub(super) fn write_all(all: &Gathered) -> String {
     let earliest = all.ranks.iter().map(|rank| rank.shift);
     let earliest = earliest.fold(0., f64::min);
-    let processes = all.ranks.iter().enumerate().map(|(number, rank)| {
-        Process::of_rank(number, &rank.host, &rank.recorder, rank.shift - earliest)
+    let ranks = all.ranks.iter().zip(&all.times.ranks).enumerate();
+    let processes = ranks.map(|(number, (rank, time))| {
+        let shift = rank.shift - earliest;
+        Process::new(Some(number), &time.host, &rank.recorder, shift)
     });
     let first = all.ranks.first().map(|rank| rank.recorder.origin.unix_ms);
     let began = first.unwrap_or_default() as f64 + earliest / 1e3;
@@ -74,13 +69,12 @@ struct Process {
 }
 
 impl Process {
-    /// Numbered from 1: viewers take process 0 for the idle one.
-    fn of_rank(rank: usize, host: &str, recorder: &Recorder, shift: f64) -> Self {
-        let name = format!("rank {rank} on {host}");
-        Self::new(rank as u64 + 1, &name, host, recorder, shift)
-    }
-
-    fn new(number: u64, name: &str, host: &str, recorder: &Recorder, shift: f64) -> Self {
+    fn new(rank: Option<usize>, host: &str, recorder: &Recorder, shift: f64) -> Self {
+        let (number, name) = match rank {
+            // Numbered from 1: viewers take process 0 for the idle one.
+            Some(rank) => (rank as u64 + 1, format!("rank {rank} on {host}")),
+            None => (std::process::id().into(), "candle-headroom".to_owned()),
+        };
         let mut process = Self {
             number,
             saved: SavedRecord {
@@ -90,7 +84,7 @@ impl Process {
             shift,
             events: Vec::new(),
         };
-        process.metadata("process_name", (0, name));
+        process.metadata("process_name", (0, &name));
         for track in [STEPS, MICRO_BATCHES, PHASES, EVALUATIONS] {
             process.metadata("thread_name", track);
         }

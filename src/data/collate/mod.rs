@@ -37,7 +37,7 @@ pub use pack::{Pack, Packed, Piece};
 /// # Errors
 /// An [error of data](crate::Error::is_data) if there are no samples or they have different numbers of tensors, shapes or dtypes, with the place in the
 /// batch. Those of candle if tensors are on different devices.
-pub fn stack<S: Tensors>(samples: Vec<S>) -> Result<S, BoxedError> {
+pub fn stack<S: Tensors>(mut samples: Vec<S>) -> Result<S, BoxedError> {
     let parts: Vec<_> = samples.iter().map(S::tensors).collect();
     let Some(first) = parts.first() else {
         return Err(refused("there are no samples to stack"));
@@ -50,31 +50,26 @@ pub fn stack<S: Tensors>(samples: Vec<S>) -> Result<S, BoxedError> {
             )));
         }
         for (number, (tensor, expected)) in sample.iter().zip(first).enumerate() {
-            let at = || format!("tensor {number} of the sample at place {place}");
-            let [found, there] = [tensor.dims(), expected.dims()];
-            if found != there {
-                return Err(refused(format!(
-                    "{} has shape {found:?}, that at place 0 has {there:?}: crop, resize or pad them",
-                    at()
-                )));
-            }
-            let [found, there] = [tensor, expected].map(|tensor| tensor.dtype().as_str());
-            if found != there {
-                let problem = format!("{} has dtype {found}, that at place 0 has {there}", at());
-                return Err(refused(problem));
-            }
+            let [shape, there] = [tensor.dims(), expected.dims()];
+            let [dtype, other] = [tensor, expected].map(|tensor| tensor.dtype().as_str());
+            let problem = if shape != there {
+                format!("shape {shape:?}, that at place 0 has {there:?}: crop, resize or pad them")
+            } else if dtype != other {
+                format!("dtype {dtype}, that at place 0 has {other}")
+            } else {
+                continue;
+            };
+            return Err(refused(format!(
+                "tensor {number} of the sample at place {place} has {problem}"
+            )));
         }
     }
     let mut stacked = Vec::new();
     for number in 0..first.len() {
-        let tensors: Vec<_> = parts
-            .iter()
-            .filter_map(|sample| sample.get(number))
-            .collect();
-        stacked.push(Tensor::stack(&tensors, 0)?);
+        let tensors = parts.iter().filter_map(|sample| sample.get(number));
+        stacked.push(Tensor::stack(&tensors.collect::<Vec<_>>(), 0)?);
     }
-    let batch = samples.into_iter().next();
-    let mut batch = batch.ok_or_else(|| refused("there are no samples to stack"))?;
+    let mut batch = samples.swap_remove(0);
     for (tensor, stacked) in batch.tensors_mut().into_iter().zip(stacked) {
         *tensor = stacked;
     }
@@ -174,9 +169,8 @@ impl<T: WithDType> Pad<T> {
                 )));
             }
         }
-        let lengths = sequences
-            .iter()
-            .map(|tensor| tensor.dims().first().copied().unwrap_or(0));
+        let own = |tensor: &Tensor| tensor.dims().first().copied().unwrap_or(0);
+        let lengths = sequences.iter().map(own);
         let (length, lengths) = self.lengths(lengths)?;
         let width = first.iter().skip(1).product();
         // To refuse what does not fit: candle's own allocations cannot fail.
@@ -251,9 +245,8 @@ impl Padded {
     pub fn mask(&self, dtype: DType) -> Result<Tensor> {
         let length = self.values.dim(1)? as u32;
         let places = Tensor::arange(0, length, self.lengths.device())?;
-        let is_own = places
-            .unsqueeze(0)?
-            .broadcast_lt(&self.lengths.unsqueeze(1)?)?;
+        let lengths = self.lengths.unsqueeze(1)?;
+        let is_own = places.unsqueeze(0)?.broadcast_lt(&lengths)?;
         Ok(is_own.to_dtype(dtype)?)
     }
 

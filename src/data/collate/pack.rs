@@ -273,10 +273,8 @@ impl Batch for Packed {
 
     fn slice(&self, range: Range<usize>) -> Result<Packed> {
         let tokens = self.tokens.slice(range.clone())?;
-        let of_range = self
-            .pieces
-            .iter()
-            .filter(|piece| range.contains(&piece.row));
+        let pieces = self.pieces.iter();
+        let of_range = pieces.filter(|piece| range.contains(&piece.row));
         let pieces = of_range.map(|piece| Piece {
             row: piece.row - range.start,
             ..*piece

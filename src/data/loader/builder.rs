@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 
 use bytesize::ByteSize;
 use candle_core::Device;
@@ -7,9 +8,9 @@ use super::Loader;
 use super::produce::{Maker, Skipped};
 use super::queue::Ahead;
 use crate::batch::{Fingerprint, SharedDivision};
-use crate::data::batching::{Batching, Size};
-use crate::data::check::{Check, Checks};
+use crate::data::check::Check;
 use crate::data::loaded::Reader;
+use crate::data::order::{Batching, Size};
 use crate::data::{Dataset, Tensors};
 use crate::distributed::Group;
 use crate::error::{BoxedError, Result, invalid};
@@ -55,7 +56,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             maker: Maker {
                 name: String::new(),
                 collate: Box::new(collate),
-                checks: Checks::default(),
+                checks: Vec::new(),
+                checks_every_batch: false,
+                has_checked: AtomicBool::new(false),
                 retries: 0,
                 skips: 0,
                 skipped: Skipped::default(),
@@ -231,26 +234,22 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn check(mut self, check: Check) -> Self {
-        self.maker.checks.checks.push(check);
+        self.maker.checks.push(check);
         self
     }
 
     /// Checks every batch, not only the first. A worker does it, before the batch is copied to a device; values of tensors that `collate`
     /// makes on a GPU are checked in the first batch only.
     pub fn check_every_batch(mut self) -> Self {
-        self.maker.checks.every_batch = true;
+        self.maker.checks_every_batch = true;
         self
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        let (rank, ranks) = self.rank;
+        let ((rank, ranks), workers) = (self.rank, self.ahead.workers);
+        let (Size::Samples(size) | Size::Cost(size) | Size::PaddedCost(size)) = self.batching.size;
         let sizes = [
-            (
-                "batch",
-                match self.batching.size {
-                    Size::Samples(size) | Size::Cost(size) | Size::PaddedCost(size) => size,
-                },
-            ),
+            ("batch", size),
             ("sort_by_cost", self.batching.sorted.unwrap_or(1)),
             ("samples", self.samples.unwrap_or(1)),
             ("ahead", self.ahead.batches.unwrap_or(1)),
@@ -258,11 +257,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
-            None if self.ahead.workers > MOST_WORKERS => {
-                format!(
-                    "`workers` must be at most {MOST_WORKERS}, got {}",
-                    self.ahead.workers
-                )
+            None if workers > MOST_WORKERS => {
+                format!("`workers` must be at most {MOST_WORKERS}, got {workers}")
             }
             None if self.name.is_empty() || self.name.contains('\0') => {
                 format!("`name` must be a text without NUL, got {:?}", self.name)

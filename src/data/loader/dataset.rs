@@ -4,9 +4,8 @@ use super::Loader;
 use super::builder::LoaderBuilder;
 use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
-use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
-use crate::data::order::Order;
+use crate::data::order::{Order, Size};
 use crate::data::{Dataset, Tensors};
 use crate::error::{Result, invalid};
 
@@ -103,22 +102,23 @@ struct FromDataset<D: Dataset, B> {
 }
 
 impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
-        let (mut samples, mut indices) = (Vec::with_capacity(job.indices.len()), Vec::new());
-        for &index in &job.indices {
+    fn make(&self, job: &mut Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
+        let mut samples = Vec::with_capacity(job.indices.len());
+        for index in std::mem::take(&mut job.indices) {
             if is_stopped() {
                 return Ok(Made::Stopped);
             }
             match self.sample(index) {
                 Ok(sample) => {
                     samples.push(sample);
-                    indices.push(index);
+                    job.indices.push(index);
                 }
                 Err(failed) => self.maker.skip(failed)?,
             }
         }
+        let job = &*job;
         let empty = || self.empty(job, is_stopped);
-        self.maker.batch(job, samples, indices, job.samples, empty)
+        self.maker.batch(job, samples, empty)
     }
 }
 

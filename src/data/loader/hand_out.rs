@@ -6,7 +6,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Loader;
-use super::produce::{Done, Made};
+use super::produce::Made;
+use super::queue::Done;
 use crate::batch::Place;
 use crate::data::{Loaded, Tensors};
 use crate::error::{Result, invalid};
@@ -80,24 +81,16 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 self.end();
                 return None;
             };
-            if let Err(error) = done.deliver(&self.stage) {
+            if let Err(error) = done.deliver(&self.queue.stage) {
                 self.held = Some(done);
                 return Some(Err(error));
             }
             self.queue.hand_out(&done);
             let Done { job, made, .. } = done;
             self.next = job.next;
-            let (batch, indices, samples) = match made {
-                Ok(Made::Batch {
-                    batch,
-                    indices,
-                    samples,
-                }) => (batch, indices, samples),
-                Ok(Made::Skipped(samples)) => {
-                    self.position.go_to(job.next);
-                    self.position.samples += samples as u64;
-                    continue;
-                }
+            let batch = match made {
+                Ok(Made::Batch(batch)) => Some(batch),
+                Ok(Made::Skipped) => None,
                 Ok(Made::EndOfEpoch) => {
                     self.next = (job.epoch + 1, 0, 0);
                     self.position.go_to(self.next);
@@ -107,28 +100,29 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 Err(error) => return Some(Err(error)),
             };
             self.position.go_to(job.next);
-            self.position.samples += samples as u64;
+            self.position.samples += job.samples as u64;
+            let Some(batch) = batch else { continue };
             let waited = began.elapsed();
-            if self.stage.copies_ahead() {
+            if self.queue.stage.copies_ahead() {
                 self.held = self.queue.take_ready();
             }
             if let Some(next) = &mut self.held {
                 next.depart();
             }
             self.stats.batches += 1;
-            self.stats.samples += indices.len() as u64;
+            self.stats.samples += job.indices.len() as u64;
             self.stats.waited += waited;
             let begin = std::mem::replace(&mut self.begin, Place::new(job.next));
             return Some(Ok(Loaded {
-                is_empty: indices.is_empty(),
+                is_empty: job.indices.is_empty(),
                 batch,
-                indices,
+                indices: job.indices,
                 epoch: job.epoch,
                 waited,
                 reader: Arc::clone(&self.reader),
                 position: self.position.clone(),
                 places: [begin, job.place],
-                samples,
+                samples: job.samples,
             }));
         }
     }

@@ -1,7 +1,6 @@
 use crate::batch::{Division, Place};
-use crate::data::batching::Batching;
 use crate::data::caught;
-use crate::data::order::Order;
+use crate::data::order::{Batching, Order};
 use crate::error::{Error, invalid};
 
 /// How many samples of others may stand in for a rank's own.
@@ -10,13 +9,16 @@ pub(super) const SPARES: usize = 8;
 /// The samples of one batch.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The indices of this rank's samples; empty for a stream.
+    /// Of the loader's jobs, and of its moves before.
+    pub(super) number: u64,
+    pub(super) generation: u64,
+    /// The indices of this rank's samples, of which those that were skipped are removed; of a stream, empty until they are read.
     pub(super) indices: Vec<usize>,
     /// The first indices of all ranks' samples, to make an empty batch of.
     pub(super) spares: Vec<usize>,
     /// How the samples are divided among the ranks.
     pub(super) division: Division,
-    /// Samples of all ranks.
+    /// Samples of all ranks; of a stream, at most so many until they are read.
     pub(super) samples: usize,
     pub(super) epoch: u64,
     pub(super) window: usize,
@@ -94,6 +96,8 @@ impl Jobs {
         }
         let (rank, ranks) = self.rank;
         let mut job = Job {
+            number: 0,
+            generation: 0,
             indices: Vec::new(),
             spares: Vec::new(),
             division: self.division.clone(),

@@ -17,14 +17,13 @@ pub use builder::{LoaderBuilder, Source, Stream};
 pub use hand_out::{Epoch, Epochs};
 
 use super::loaded::Reader;
-use super::stage::Stage;
 use super::{Position, Tensors};
 use crate::batch::{Consumer, Division, Fingerprint, Place};
 use crate::error::{DataError, Result, invalid};
 
 use jobs::Jobs;
-use produce::{Done, Produce, Skipped};
-use queue::{Ahead, Queue};
+use produce::{Produce, Skipped};
+use queue::{Ahead, Done, Queue};
 
 /// Hands out the batches of a dataset, which worker threads read ahead, and knows how far it has been read.
 ///
@@ -83,7 +82,6 @@ pub struct Loader<B> {
     /// The number of epochs; `None` for an endless loader.
     epochs: Option<u64>,
     queue: Arc<Queue<B>>,
-    stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
     held: Option<Done<B>>,
     has_started: bool,
@@ -100,9 +98,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         skipped: Skipped,
         ahead: Ahead,
     ) -> Result<Self> {
-        let stage = Arc::new(Stage::new(ahead.device.clone())?);
         let (ranks, windows, epochs) = (jobs.rank.1, jobs.windows(), jobs.epochs);
-        let queue = Queue::new(jobs, produce, ahead, Arc::clone(&stage));
+        let queue = Queue::new(jobs, produce, ahead)?;
         Ok(Self {
             position: Position::new(data),
             begin: Place::default(),
@@ -112,7 +109,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             ranks,
             epochs,
             queue,
-            stage,
             held: None,
             has_started: false,
             skipped,

@@ -1,11 +1,10 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use super::jobs::Job;
+use crate::data::Tensors;
 use crate::data::caught;
-use crate::data::check::Checks;
-use crate::data::stage::{Load, Stage};
-use crate::data::{Tensors, tensors};
+use crate::data::check::{Check, look};
 use crate::error::{BoxedError, DataError, Error, Invalid, Result, Subject, invalid};
 
 /// Makes a batch of samples.
@@ -14,14 +13,9 @@ pub(super) type Collate<S, B> = Box<dyn Fn(Vec<S>) -> Result<B, BoxedError> + Se
 /// What a worker has made of a job.
 #[derive(Debug)]
 pub(super) enum Made<B> {
-    Batch {
-        batch: B,
-        indices: Vec<usize>,
-        /// Samples of all ranks.
-        samples: usize,
-    },
-    /// No sample of the batch could be read, and all, so many, were left out.
-    Skipped(usize),
+    Batch(B),
+    /// No sample of the batch could be read, and all were left out.
+    Skipped,
     /// The stream has no more samples in this epoch.
     EndOfEpoch,
     /// The loader was dropped meanwhile.
@@ -30,7 +24,8 @@ pub(super) enum Made<B> {
 
 /// What workers do; it does not say of which samples.
 pub(super) trait Produce<B>: Send + Sync {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>>;
+    /// Makes the batch of a job, whose indices and samples are then those that were read.
+    fn make(&self, job: &mut Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>>;
 }
 
 /// The number of samples that were skipped.
@@ -41,7 +36,10 @@ pub(super) struct Maker<S, B> {
     /// Of the dataset or the stream, for errors.
     pub(super) name: String,
     pub(super) collate: Collate<S, B>,
-    pub(super) checks: Checks,
+    pub(super) checks: Vec<Check>,
+    /// Not only the first one.
+    pub(super) checks_every_batch: bool,
+    pub(super) has_checked: AtomicBool,
     /// How often a sample that failed is read again.
     pub(super) retries: usize,
     /// How many samples may be left out in all.
@@ -112,31 +110,24 @@ impl<S, B: Tensors> Maker<S, B> {
         }
     }
 
-    /// Makes a batch of the samples of a job that are this rank's, of `all` ranks' so many. Without any, and if other ranks may have some,
-    /// it is what `empty` makes; `None` if the loader was dropped meanwhile.
+    /// Makes a batch of the samples of a job that are this rank's. Without any, and if other ranks may have some, it is what `empty` makes;
+    /// `None` if the loader was dropped meanwhile.
     pub(super) fn batch(
         &self,
         job: &Job,
         samples: Vec<S>,
-        indices: Vec<usize>,
-        all: usize,
         empty: impl FnOnce() -> Result<Option<B>>,
     ) -> Result<Made<B>> {
         let batch = match job.division.ranks() {
             _ if !samples.is_empty() => {
-                let batch = self.collate(samples, &indices)?;
-                let (checks, name) = (&self.checks, &self.name);
-                checks.check(&batch, &indices, name, job.is_first)?;
+                let batch = self.collate(samples, &job.indices)?;
+                self.check(&batch, &job.indices, job)?;
                 Some(batch)
             }
-            1 => return Ok(Made::Skipped(all)),
+            1 => return Ok(Made::Skipped),
             _ => empty()?,
         };
-        Ok(batch.map_or(Made::Stopped, |batch| Made::Batch {
-            batch,
-            indices,
-            samples: all,
-        }))
+        Ok(batch.map_or(Made::Stopped, Made::Batch))
     }
 
     /// A batch without samples, of the kind of those with this one.
@@ -144,8 +135,17 @@ impl<S, B: Tensors> Maker<S, B> {
         let mut batch = self.collate(vec![sample], &[index])?;
         let removed = batch.remove_samples();
         removed.map_err(|reason| self.refused(&[index], reason.into()))?;
-        self.checks.check(&batch, &[], &self.name, job.is_first)?;
+        self.check(&batch, &[], job)?;
         Ok(batch)
+    }
+
+    fn check(&self, batch: &B, indices: &[usize], job: &Job) -> Result<()> {
+        // The first batch may have failed before it could be looked at.
+        let is_first = !self.has_checked.swap(true, Relaxed) || job.is_first;
+        if is_first || self.checks_every_batch {
+            look(batch, &self.checks, Some(indices), &self.name, is_first)?;
+        }
+        Ok(())
     }
 
     fn collate(&self, samples: Vec<S>, indices: &[usize]) -> Result<B> {
@@ -169,61 +169,5 @@ fn first(indices: &[usize]) -> String {
             format!("{first:?} and {} more", indices.len() - SHOWN)
         }
         _ => format!("{indices:?}"),
-    }
-}
-
-/// A job and what was made of it.
-pub(super) struct Done<B> {
-    pub(super) job: Job,
-    pub(super) made: Result<Made<B>>,
-    /// The batch's tensors, where they are on their way to a device.
-    pub(super) load: Option<Box<dyn Load>>,
-    pub(super) bytes: u64,
-}
-
-impl<B: Tensors> Done<B> {
-    /// Makes a batch, and copies it to where the device can fetch it.
-    pub(super) fn make(
-        mut job: Job,
-        produce: &dyn Produce<B>,
-        stage: &Stage,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Self {
-        let (mut load, mut bytes) = (None, 0);
-        let failed = job.failed.take();
-        let made = caught(|| {
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
-            let mut made = produce.make(&job, is_stopped)?;
-            if let Made::Batch { batch, .. } = &mut made {
-                bytes = tensors::bytes(batch);
-                load = stage.pin(batch);
-            }
-            Ok(made)
-        });
-        let panicked = |message| invalid!(Data, "a loader's worker panicked: {message}");
-        let made = made.unwrap_or_else(|message| Err(panicked(message)));
-        Self {
-            job,
-            made,
-            load,
-            bytes,
-        }
-    }
-
-    /// Begins to copy the batch to the device. If that fails, it is tried again when the batch is delivered.
-    pub(super) fn depart(&mut self) {
-        if let Some(Err(error)) = self.load.as_mut().map(|load| load.depart()) {
-            tracing::debug!(%error, "a batch is not copied ahead");
-        }
-    }
-
-    /// Puts the batch on the device. After an error it can be tried again.
-    pub(super) fn deliver(&mut self, stage: &Stage) -> Result<()> {
-        match &mut self.made {
-            Ok(Made::Batch { batch, .. }) => stage.deliver(batch, &mut self.load),
-            _ => Ok(()),
-        }
     }
 }

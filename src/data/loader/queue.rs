@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,10 +9,11 @@ use candle_core::Device;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::jobs::{Job, Jobs};
-use super::produce::{Done, Made, Produce};
+use super::produce::{Made, Produce};
 use crate::batch::Division;
-use crate::data::Tensors;
-use crate::data::stage::Stage;
+use crate::data::stage::{Load, Stage};
+use crate::data::{Tensors, caught, tensors};
+use crate::error::{Result, invalid};
 use crate::memory::DeviceMemory;
 
 /// How often a worker looks whether the host's memory has room again.
@@ -61,8 +63,17 @@ pub(super) struct Queue<B> {
     /// Jobs that were finished.
     finished: AtomicU64,
     produce: Box<dyn Produce<B>>,
-    stage: Arc<Stage>,
+    pub(super) stage: Stage,
     pub(super) ahead: Ahead,
+}
+
+/// A job and what was made of it.
+pub(super) struct Done<B> {
+    pub(super) job: Job,
+    pub(super) made: Result<Made<B>>,
+    /// The batch's tensors, where they are on their way to a device.
+    load: Option<Box<dyn Load>>,
+    bytes: u64,
 }
 
 struct State<B> {
@@ -70,8 +81,8 @@ struct State<B> {
     /// The number of the next job, and of the one that the training thread takes next.
     next: u64,
     wanted: u64,
-    /// By the number of the job. Boxed, because the list has room for several.
-    ready: Vec<(u64, Box<Done<B>>)>,
+    /// By the number of the job.
+    ready: BTreeMap<u64, Done<B>>,
     /// The number of the job after the last.
     end: Option<u64>,
     making: u64,
@@ -83,24 +94,20 @@ struct State<B> {
 }
 
 impl<B: Tensors> Queue<B> {
-    pub(super) fn new(
-        jobs: Jobs,
-        produce: Box<dyn Produce<B>>,
-        ahead: Ahead,
-        stage: Arc<Stage>,
-    ) -> Arc<Self> {
+    pub(super) fn new(jobs: Jobs, produce: Box<dyn Produce<B>>, ahead: Ahead) -> Result<Arc<Self>> {
+        let stage = Stage::new(ahead.device.clone())?;
         let state = State {
             jobs,
             next: 0,
             wanted: 0,
-            ready: Vec::new(),
+            ready: BTreeMap::new(),
             end: None,
             making: 0,
             ready_bytes: 0,
             largest: None,
             generation: 0,
         };
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             state: Mutex::new(state),
             room: Condvar::new(),
             made: Condvar::new(),
@@ -109,19 +116,18 @@ impl<B: Tensors> Queue<B> {
             produce,
             stage,
             ahead,
-        })
+        }))
     }
 
     /// What a worker does until the loader is dropped.
     pub(super) fn work(&self) {
-        while let Some((number, generation, job)) = self.begin() {
-            let done = self.make(job);
-            self.finish(number, generation, done);
+        while let Some(job) = self.begin() {
+            self.finish(self.make(job));
         }
     }
 
     /// Waits until there is room for another batch; `None` if the loader was dropped.
-    fn begin(&self) -> Option<(u64, u64, Job)> {
+    fn begin(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
             if self.is_stopped() {
@@ -160,26 +166,42 @@ impl<B: Tensors> Queue<B> {
             && self.ahead.has_room(state.ready_bytes, making)
     }
 
-    fn make(&self, job: Job) -> Done<B> {
-        Done::make(job, &*self.produce, &self.stage, &|| self.is_stopped())
+    /// Makes a batch, and copies it to where the device can fetch it.
+    fn make(&self, mut job: Job) -> Done<B> {
+        let (mut load, mut bytes) = (None, 0);
+        let made = caught(|| {
+            if let Some(failed) = job.failed.take() {
+                return Err(failed);
+            }
+            let mut made = self.produce.make(&mut job, &|| self.is_stopped())?;
+            if let Made::Batch(batch) = &mut made {
+                bytes = tensors::bytes(batch);
+                load = self.stage.pin(batch);
+            }
+            Ok(made)
+        });
+        let panicked = |message| invalid!(Data, "a loader's worker panicked: {message}");
+        let made = made.unwrap_or_else(|message| Err(panicked(message)));
+        Done {
+            job,
+            made,
+            load,
+            bytes,
+        }
     }
 
-    fn finish(&self, number: u64, generation: u64, done: Done<B>) {
+    fn finish(&self, done: Done<B>) {
         let mut state = self.state.lock();
         state.making -= 1;
-        if generation == state.generation {
+        if done.job.generation == state.generation {
+            state.ready_bytes += done.bytes;
             match &done.made {
-                Ok(Made::Batch { .. }) => {
-                    state.ready_bytes += done.bytes;
-                    state.largest = state.largest.max(Some(done.bytes));
-                }
-                Ok(Made::EndOfEpoch) => {
-                    // A stream has one worker, so no later job was begun.
-                    state.jobs.go_to((done.job.epoch + 1, 0, 0));
-                }
+                Ok(Made::Batch(_)) => state.largest = state.largest.max(Some(done.bytes)),
+                // A stream has one worker, so no later job was begun.
+                Ok(Made::EndOfEpoch) => state.jobs.go_to((done.job.epoch + 1, 0, 0)),
                 _ => {}
             }
-            state.ready.push((number, Box::new(done)));
+            state.ready.insert(done.job.number, done);
         } else {
             // Dropping a batch may run the user's code.
             MutexGuard::unlocked(&mut state, || drop(done));
@@ -217,9 +239,7 @@ impl<B: Tensors> Queue<B> {
     pub(super) fn hand_out(&self, done: &Done<B>) {
         let mut state = self.state.lock();
         state.wanted += 1;
-        if let Ok(Made::Batch { .. }) = done.made {
-            state.ready_bytes -= done.bytes;
-        }
+        state.ready_bytes -= done.bytes;
         drop(state);
         self.room.notify_all();
     }
@@ -244,9 +264,8 @@ impl<B: Tensors> Queue<B> {
                 }
                 true => self.made.wait(&mut state),
                 false => {
-                    if let Some((number, generation, job)) = state.begin() {
-                        let done = MutexGuard::unlocked(&mut state, || self.make(job));
-                        MutexGuard::unlocked(&mut state, || self.finish(number, generation, done));
+                    if let Some(job) = state.begin() {
+                        MutexGuard::unlocked(&mut state, || self.finish(self.make(job)));
                     }
                 }
             }
@@ -278,20 +297,35 @@ impl<B> Queue<B> {
 impl<B> State<B> {
     /// The batch that is wanted, if it is ready.
     fn take(&mut self) -> Option<Done<B>> {
-        let mut ready = self.ready.iter();
-        let at = ready.position(|(number, _)| *number == self.wanted)?;
-        Some(*self.ready.swap_remove(at).1)
+        self.ready.remove(&self.wanted)
     }
 
     /// `None` if there are no more jobs, which `end` then says.
-    fn begin(&mut self) -> Option<(u64, u64, Job)> {
-        let Some(job) = self.jobs.next() else {
+    fn begin(&mut self) -> Option<Job> {
+        let Some(mut job) = self.jobs.next() else {
             self.end = Some(self.next);
             return None;
         };
-        let number = self.next;
+        (job.number, job.generation) = (self.next, self.generation);
         self.next += 1;
         self.making += 1;
-        Some((number, self.generation, job))
+        Some(job)
+    }
+}
+
+impl<B: Tensors> Done<B> {
+    /// Begins to copy the batch to the device. If that fails, it is tried again when the batch is delivered.
+    pub(super) fn depart(&mut self) {
+        if let Some(Err(error)) = self.load.as_mut().map(|load| load.depart()) {
+            tracing::debug!(%error, "a batch is not copied ahead");
+        }
+    }
+
+    /// Puts the batch on the device. After an error it can be tried again.
+    pub(super) fn deliver(&mut self, stage: &Stage) -> Result<()> {
+        match &mut self.made {
+            Ok(Made::Batch(batch)) => stage.deliver(batch, &mut self.load),
+            _ => Ok(()),
+        }
     }
 }

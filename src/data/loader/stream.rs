@@ -6,8 +6,8 @@ use super::Loader;
 use super::builder::{LoaderBuilder, Stream};
 use super::jobs::{Job, Jobs, Plan, SPARES};
 use super::produce::{Made, Maker, Produce};
-use crate::data::batching::Size;
 use crate::data::dataset::without_samples;
+use crate::data::order::Size;
 use crate::data::{Tensors, caught};
 use crate::error::{BoxedError, Result, invalid};
 use crate::mix::mix;
@@ -103,7 +103,7 @@ where
     F: Fn(u64) -> Result<I, BoxedError> + Send + Sync,
     B: Tensors,
 {
-    fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
+    fn make(&self, job: &mut Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>> {
         // The error was returned before, unless the loader has gone back since.
         let gave_up = self.gave_up.lock().take();
         if gave_up.is_some_and(|(epoch, window)| epoch == job.epoch && window < job.window) {
@@ -157,16 +157,16 @@ where
     B: Tensors,
 {
     /// Makes this rank's part of the items into a batch.
-    fn batch(&self, job: &Job, items: Vec<Item<S>>) -> Result<Made<B>> {
-        let all = items.len();
-        let part = job.division.part(self.rank, all);
-        let (mut samples, mut indices) = (Vec::new(), Vec::new());
+    fn batch(&self, job: &mut Job, items: Vec<Item<S>>) -> Result<Made<B>> {
+        job.samples = items.len();
+        let part = job.division.part(self.rank, job.samples);
+        let mut samples = Vec::new();
         let mut spares = self.spares.lock();
         for (place, (index, item)) in items.into_iter().enumerate() {
             match item {
                 Ok(sample) if part.contains(&place) => {
                     samples.push(sample);
-                    indices.push(index);
+                    job.indices.push(index);
                 }
                 Ok(sample) if spares.len() < SPARES => spares.push((index, sample)),
                 Ok(_) => {}
@@ -175,13 +175,14 @@ where
                 Err(_) => {}
             }
         }
+        let job = &*job;
         let empty = || {
             let spare = spares.pop().or_else(|| self.spare(job.epoch));
             let none = || without_samples(&self.maker.name);
             let (index, sample) = spare.ok_or_else(none)?;
             self.maker.empty(job, sample, index).map(Some)
         };
-        self.maker.batch(job, samples, indices, all, empty)
+        self.maker.batch(job, samples, empty)
     }
 
     /// One of the first samples of the epoch, read again.

@@ -7,14 +7,17 @@
 
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "calls the driver")]
-mod cuda;
+mod lane;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls the driver")]
+mod slot;
 
 use std::fmt::Debug;
 
 use candle_core::{Device, Tensor};
 
 use super::Tensors;
-use crate::error::{Error, Phase, Remedy, Resource, Result, invalid};
+use crate::error::{Error, Phase, Remedy, Resource, Result};
 use crate::memory::unmask;
 
 /// The way to one GPU.
@@ -25,14 +28,11 @@ trait Lane: Debug + Send + Sync {
 
 /// The tensors of a batch in page-locked memory, and perhaps on their way from there to the device.
 pub(super) trait Load: Debug + Send + Sync {
-    /// The number of the batch's tensors.
-    fn count(&self) -> usize;
-
     /// Allocates the tensors on the device and queues their copies, unless that was done. After an error nothing is allocated.
     fn depart(&mut self) -> Result<()>;
 
-    /// Has candle's stream wait for the copies, and returns the tensors; `None` for each that was not moved.
-    fn arrive(&mut self) -> Result<Vec<Option<Tensor>>>;
+    /// Has candle's stream wait for the copies, and puts those of the batch's tensors that were moved in their places.
+    fn arrive(&mut self, tensors: &mut [&mut Tensor]) -> Result<()>;
 }
 
 /// Takes batches to a device.
@@ -48,7 +48,7 @@ impl Stage {
     pub(super) fn new(device: Option<Device>) -> Result<Self> {
         let lane: Option<Box<dyn Lane>> = match &device {
             #[cfg(feature = "cuda")]
-            Some(Device::Cuda(device)) => Some(Box::new(cuda::Lane::new(device)?)),
+            Some(Device::Cuda(device)) => Some(Box::new(lane::Lane::new(device)?)),
             _ => None,
         };
         Ok(Self { device, lane })
@@ -73,48 +73,29 @@ impl Stage {
         let Some(device) = &self.device else {
             return Ok(());
         };
-        self.put(batch, load, device).map_err(|error| {
-            let error = unmask(error, device).in_phase(Phase::Transfer);
-            match error {
-                Error::ResourceExhausted(mut exhausted) => {
-                    if exhausted.resource == Resource::DeviceMemory {
-                        let advice = "smaller batches in the loader";
-                        exhausted.remedies.push(Remedy::new(advice, None));
-                    }
-                    Error::ResourceExhausted(exhausted)
-                }
-                error => error,
+        put(batch, load, device).map_err(|error| {
+            let mut error = unmask(error, device).in_phase(Phase::Transfer);
+            if let Error::ResourceExhausted(exhausted) = &mut error
+                && exhausted.resource == Resource::DeviceMemory
+            {
+                let advice = "smaller batches in the loader";
+                exhausted.remedies.push(Remedy::new(advice, None));
             }
+            error
         })
     }
+}
 
-    fn put(
-        &self,
-        batch: &mut impl Tensors,
-        load: &mut Option<Box<dyn Load>>,
-        device: &Device,
-    ) -> Result<()> {
-        let mut tensors = batch.tensors_mut();
-        if let Some(pinned) = load {
-            if pinned.count() != tensors.len() {
-                return Err(invalid!(
-                    Data,
-                    "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
-                ));
-            }
-            let arrived = pinned.arrive()?;
-            for (place, tensor) in tensors.iter_mut().zip(arrived) {
-                if let Some(tensor) = tensor {
-                    **place = tensor;
-                }
-            }
-            *load = None;
-        }
-        for tensor in tensors {
-            if !tensor.device().same_device(device) {
-                *tensor = tensor.to_device(device)?;
-            }
-        }
-        Ok(())
+fn put(batch: &mut impl Tensors, load: &mut Option<Box<dyn Load>>, device: &Device) -> Result<()> {
+    let mut tensors = batch.tensors_mut();
+    if let Some(pinned) = load {
+        pinned.arrive(&mut tensors)?;
+        *load = None;
     }
+    for tensor in tensors {
+        if !tensor.device().same_device(device) {
+            *tensor = tensor.to_device(device)?;
+        }
+    }
+    Ok(())
 }

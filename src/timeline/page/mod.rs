@@ -1,7 +1,5 @@
 //! The record as one file for a browser, assembled from the files in this folder.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -53,20 +51,10 @@ fn data(recorder: &Recorder, all: Option<&Gathered>) -> Value {
     data
 }
 
-/// What a rank did, in whole microseconds.
+/// What a rank did in all, and in its updates in whole microseconds.
 fn lane(rank: &Ranked, time: &RankTime) -> Value {
-    let micros = |time: Duration| time.as_micros() as u64;
-    let mut lane = json!({
-        "host": time.host,
-        "total": micros(time.total),
-        "computing": micros(time.computing),
-        "loading": micros(time.loading),
-        "waiting": micros(time.waiting),
-        "reducing": micros(time.reducing),
-        "exhaustions": time.exhaustions,
-        "peak": time.peak,
-        "shift": rank.shift.round() as i64,
-    });
+    let mut lane = json!(time);
+    lane["shift"] = json!(rank.shift.round() as i64);
     for (name, column) in columns(&rank.recorder.exchanges.done.rows) {
         let numbers = column.as_array().into_iter().flatten();
         let whole = numbers.map(|number| number.as_f64().unwrap_or_default().round() as i64);

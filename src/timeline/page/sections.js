@@ -39,6 +39,7 @@ function describePhase(event, at) {
 
 // The ranks of a group: a lane for each, and what they waited for. Updates that were merged, or are too narrow, have their parts put together.
 const lanes = data.ranks?.lanes ?? [];
+for (const lane of lanes) for (const name of ['total', 'computing', 'loading', 'waiting', 'reducing']) lane[name] = lane[name].secs * 1e6 + lane[name].nanos / 1e3;
 const NARROW = 12, LANE = lanes.length <= 8 ? 26 : lanes.length <= 24 ? 16 : 9, UP = 8;
 let rankRoot = null;
 // A lane's parts in their order: a lane's total, an update's part, and the colour.

@@ -1,5 +1,7 @@
 //! Bytes of known layers.
 
+use std::collections::BTreeMap;
+
 use candle_core::{DType, Device, Result, Tensor};
 use candle_headroom::layers::{FlameGraph, LayerMemory, LayerReport, RowKind};
 use candle_headroom::nn::{Linear, Module, VarBuilder, VarMap, linear};
@@ -108,6 +110,72 @@ fn a_loop_of_ones_own_is_measured_to_its_peak() {
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<LayerReport>(&text).unwrap(), report);
     });
+}
+
+#[test]
+fn what_was_held_at_the_peak_survives_later_frees() {
+    const MIB: usize = 1 << 20;
+    let _alone = alone();
+    watched(|layers| {
+        let [a, b, c] = [trace_span!("a"), trace_span!("b"), trace_span!("c")];
+        layers.measure(|| {
+            let first = a.in_scope(|| vec![1u8; MIB]);
+            let second = b.in_scope(|| {
+                let kept = vec![1u8; 2 * MIB];
+                // For a moment.
+                drop(std::hint::black_box(vec![1u8; MIB / 2]));
+                kept
+            });
+            let third = c.in_scope(|| vec![1u8; MIB / 4]);
+            drop((first, second, third));
+            c.in_scope(|| drop(std::hint::black_box(vec![1u8; MIB])));
+        });
+        let report = layers.report();
+        let at_peak = |name: &str| row(&report, name).at_peak.map(|bytes| bytes as i64);
+        assert_near(at_peak("a"), MIB);
+        assert_near(at_peak("b"), 2 * MIB + MIB / 2);
+        assert_near(at_peak("c"), 0);
+    });
+}
+
+/// Whatever is allocated and freed, the parts of the peak are the peak, and stay as they are until the use is higher.
+#[test]
+fn the_parts_sum_up_to_the_peak() {
+    let _alone = alone();
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let parts = |report: &LayerReport| -> BTreeMap<String, Option<u64>> {
+        let rows = report.rows.iter();
+        rows.map(|row| (row.name(), row.at_peak)).collect()
+    };
+    for _ in 0..20 {
+        watched(|layers| {
+            layers.measure(|| {
+                let spans = [trace_span!("a"), trace_span!("b"), trace_span!("c")];
+                spans.iter().for_each(|span| span.in_scope(|| {}));
+                let (mut blocks, mut known) = (Vec::new(), LayerReport::default());
+                for _ in 0..random(60) {
+                    let (at, bytes) = (random(3) as usize, random(1 << 20) as usize);
+                    match random(2) {
+                        0 => drop(blocks.pop()),
+                        _ => blocks.push(spans[at].in_scope(|| vec![1u8; bytes])),
+                    }
+                    let report = layers.report();
+                    let sum: u64 = parts(&report).values().flatten().sum();
+                    assert_eq!(Some(sum), report.peak);
+                    if report.peak > known.peak {
+                        known = report;
+                    } else {
+                        assert_eq!(report.peak, known.peak);
+                        assert_eq!(parts(&report), parts(&known));
+                    }
+                }
+            });
+        });
+    }
 }
 
 /// A line of folded stacks: the stack and its number.

@@ -8,6 +8,7 @@ mod divisions;
 mod empty;
 mod failing;
 mod interruptions;
+mod order;
 mod positions;
 mod sources;
 mod stream;

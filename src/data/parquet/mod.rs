@@ -8,6 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytesize::ByteSize;
 use parking_lot::Mutex;
@@ -177,7 +178,10 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
             shards,
             groups,
             len,
-            cache: Cache::new(self.cache.as_u64()),
+            cache: Cache {
+                room: self.cache.as_u64(),
+                entries: Mutex::default(),
+            },
             max_row_group: self.max_row_group.as_u64(),
             sample: PhantomData,
         })
@@ -201,23 +205,18 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
         let (shard, rows, within) = self.rows(index)?;
         let row = rows.get(within).ok_or_else(|| out_of_range(self, index))?;
         let wrong = |error| {
-            DataError::file(
-                shard.path(),
-                None,
-                format!("row {index} of the dataset: {error}"),
-            )
+            let problem = format!("row {index} of the dataset: {error}");
+            DataError::file(shard.path(), None, problem)
         };
         Ok(T::deserialize(Value(row)).map_err(wrong)?)
     }
 
     fn name(&self) -> String {
-        let first = self
-            .shards
-            .first()
-            .map(|shard| shard.path().display().to_string());
-        match (first, self.shards.len()) {
-            (Some(first), 2..) => format!("{first} and {} more", self.shards.len() - 1),
-            (first, _) => first.unwrap_or_default(),
+        let mut paths = self.shards.iter().map(Shard::path);
+        let first = paths.next().unwrap_or(Path::new("")).display();
+        match paths.len() {
+            0 => first.to_string(),
+            more => format!("{first} and {more} more"),
         }
     }
 }
@@ -236,32 +235,22 @@ impl<T> fmt::Debug for ParquetDataset<T> {
 struct Cache<V> {
     room: u64,
     /// The one used last is the first.
-    entries: Mutex<VecDeque<Entry<V>>>,
+    entries: Mutex<VecDeque<(usize, Arc<Entry<V>>)>>,
 }
-
-/// Locked while its value is loaded, so that other threads that need it wait instead of loading it too.
-type Slot<V> = Arc<Mutex<Option<Arc<V>>>>;
 
 #[derive(Debug)]
 struct Entry<V> {
-    key: usize,
+    /// Locked while it is loaded, so that other threads that need it wait instead of loading it too.
+    value: Mutex<Option<Arc<V>>>,
     /// 0 until it is loaded.
-    bytes: u64,
-    slot: Slot<V>,
+    bytes: AtomicU64,
 }
 
 impl<V> Cache<V> {
-    fn new(room: u64) -> Self {
-        Self {
-            room,
-            entries: Mutex::new(VecDeque::new()),
-        }
-    }
-
     /// Returns a value that is kept, or loads it. `load` returns the value and its bytes.
     fn get<E>(&self, key: usize, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<Arc<V>, E> {
-        let slot = self.slot(key);
-        let mut kept = slot.lock();
+        let entry = self.entry(key);
+        let mut kept = entry.value.lock();
         if let Some(value) = &*kept {
             return Ok(Arc::clone(value));
         }
@@ -269,34 +258,29 @@ impl<V> Cache<V> {
         let value = Arc::new(value);
         *kept = Some(Arc::clone(&value));
         drop(kept);
-        self.evict(key, bytes);
+        // Under this lock, so that no bytes change while they are summed up.
+        let mut entries = self.entries.lock();
+        entry.bytes.store(bytes, Relaxed);
+        // Those that were not used for the longest time are dropped.
+        let bytes = |(_, entry): &(usize, Arc<Entry<V>>)| entry.bytes.load(Relaxed);
+        let mut total: u64 = entries.iter().map(bytes).sum();
+        while total > self.room && entries.len() > 1 {
+            total -= entries.pop_back().as_ref().map_or(0, bytes);
+        }
         Ok(value)
     }
 
-    fn slot(&self, key: usize) -> Slot<V> {
+    /// The entry of a key, which is the first then.
+    fn entry(&self, key: usize) -> Arc<Entry<V>> {
         let mut entries = self.entries.lock();
-        let at = entries.iter().position(|entry| entry.key == key);
-        let entry = at
-            .and_then(|at| entries.remove(at))
-            .unwrap_or_else(|| Entry {
-                key,
-                bytes: 0,
-                slot: Arc::default(),
-            });
-        let slot = Arc::clone(&entry.slot);
-        entries.push_front(entry);
-        slot
-    }
-
-    /// Counts a loaded value and drops those that were not used for the longest time.
-    fn evict(&self, key: usize, bytes: u64) {
-        let mut entries = self.entries.lock();
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) {
-            entry.bytes = bytes;
-        }
-        let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
-        while total > self.room && entries.len() > 1 {
-            total -= entries.pop_back().map_or(0, |entry| entry.bytes);
-        }
+        let at = entries.iter().position(|(known, _)| *known == key);
+        let found = at.and_then(|at| entries.remove(at));
+        let empty = || Entry {
+            value: Mutex::new(None),
+            bytes: AtomicU64::new(0),
+        };
+        let entry = found.map_or_else(|| Arc::new(empty()), |(_, entry)| entry);
+        entries.push_front((key, Arc::clone(&entry)));
+        entry
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Content, Cut, TokenType, Tokens, read_header};
 use crate::data::dataset::without_samples;
-use crate::data::sources::open;
+use crate::data::open;
 use crate::error::{DataError, Error, Result, invalid};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
@@ -190,10 +190,8 @@ impl TokensBuilder {
     /// The number of tokens in a file of this length.
     fn count(&self, len: u64, token: TokenType, header: usize) -> Result<usize> {
         let too_long = |_| self.unfit(None, "is longer than the address space".to_owned());
-        let (len, size) = (
-            usize::try_from(len).map_err(too_long)?,
-            token.size_in_bytes(),
-        );
+        let len = usize::try_from(len).map_err(too_long)?;
+        let size = token.size_in_bytes();
         let bytes = len.checked_sub(header).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or_else(|| {
             let problem = format!("no token follows the header of {header} bytes");

@@ -1,15 +1,17 @@
+//! What trainers and recomputed regions tell of their work.
+
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use candle_core::Device;
 
+use super::path::PathId;
+use super::report::LayerReport;
+use super::shared::active;
+use super::tracker::Tracker;
+use super::unit::Work;
 use crate::batch::Task;
 use crate::error::{Holding, Phase};
-use crate::layers::path::{PathId, current};
-use crate::layers::report::LayerReport;
-use crate::layers::shared::active;
-use crate::layers::tracker::Tracker;
-use crate::layers::unit::Work;
 
 /// The layers of an exhaustion's long form.
 const LARGEST: usize = 6;
@@ -56,7 +58,7 @@ pub(crate) fn piece(
 }
 
 /// Begins a step of a loop of one's own.
-pub(in crate::layers) fn measured() -> Guard {
+pub(super) fn measured() -> Guard {
     Guard::enter(|tracker, number| tracker.enter_unit(number, None, Vec::new()))
 }
 
@@ -67,12 +69,13 @@ pub(crate) fn phase(phase: Phase) -> Guard {
 
 /// Where this thread is, for [`again`].
 pub(crate) fn place() -> u64 {
-    current().number()
+    let place = active().and_then(|shared| shared.on_this_thread(|tracker| tracker.place()));
+    place.unwrap_or_default().spans.number()
 }
 
 /// Goes back to a place, in the present phase.
 pub(crate) fn again(place: u64) -> Guard {
-    Guard::enter(|tracker, number| tracker.enter_place(number, PathId::numbered(place)))
+    Guard::enter(|tracker, number| tracker.enter_again(number, PathId::numbered(place)))
 }
 
 /// Goes back to the span that was left last, for more of its work.

@@ -93,10 +93,8 @@ impl Dataset for Tokens {
     /// # Errors
     /// An [error of data](crate::Error::is_data) for an index out of range.
     fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
-        let range = self
-            .cut
-            .range(index)
-            .ok_or_else(|| out_of_range(self, index))?;
+        let range = self.cut.range(index);
+        let range = range.ok_or_else(|| out_of_range(self, index))?;
         Ok(TokenWindow {
             content: Arc::clone(&self.content),
             range,
@@ -139,8 +137,9 @@ impl TokenWindow {
     /// [`DataError::File`] if the file cannot be read or has changed since it was opened.
     pub fn write_u32(&self, tokens: &mut Vec<u32>) -> Result<(), DataError> {
         let before = tokens.len();
-        let read = self.append(&mut Vec::new(), tokens);
-        let read = read.and_then(|()| self.content.check());
+        let content = &self.content;
+        let read = content.append(self.range.clone(), &mut Vec::new(), tokens);
+        let read = read.and_then(|()| content.check());
         read.inspect_err(|_| tokens.truncate(before))
     }
 
@@ -152,11 +151,6 @@ impl TokenWindow {
         let mut tokens = Vec::new();
         self.write_u32(&mut tokens)?;
         Ok(tokens)
-    }
-
-    /// Appends the tokens by way of `bytes`, without checking the file for changes.
-    fn append(&self, bytes: &mut Vec<u8>, tokens: &mut Vec<u32>) -> Result<(), DataError> {
-        self.content.append(self.range.clone(), bytes, tokens)
     }
 }
 
@@ -185,18 +179,16 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     // Of one window: what the system copies into it is still in the core's first cache when it is widened.
     let mut bytes = Vec::new();
     for window in &windows {
-        window.append(&mut bytes, &mut tokens)?;
+        let range = window.range.clone();
+        window.content.append(range, &mut bytes, &mut tokens)?;
     }
     // Once for windows of the same file, after they were read.
     for same in windows.chunk_by(|a, b| Arc::ptr_eq(&a.content, &b.content)) {
         same.first()
             .map_or(Ok(()), |window| window.content.check())?;
     }
-    Ok(Tensor::from_vec(
-        tokens,
-        (windows.len(), len),
-        &Device::Cpu,
-    )?)
+    let shape = (windows.len(), len);
+    Ok(Tensor::from_vec(tokens, shape, &Device::Cpu)?)
 }
 
 /// Tokens in a file or in memory.
@@ -286,11 +278,7 @@ impl TokenType {
 
     /// The largest token.
     fn max(self) -> u32 {
-        match self {
-            Self::U8 => u8::MAX.into(),
-            Self::U16 => u16::MAX.into(),
-            Self::U32 => u32::MAX,
-        }
+        u32::MAX >> (32 - 8 * self.size_in_bytes())
     }
 
     /// Appends the tokens of some bytes. The iterators know their length, so that the loops have no branch and are vectorized.
@@ -299,11 +287,8 @@ impl TokenType {
             Self::U8 => tokens.extend(bytes.iter().map(|byte| u32::from(*byte))),
             Self::U16 => {
                 let (bytes, _) = bytes.as_chunks();
-                tokens.extend(
-                    bytes
-                        .iter()
-                        .map(|token| u32::from(u16::from_le_bytes(*token))),
-                );
+                let narrow = bytes.iter().map(|token| u16::from_le_bytes(*token));
+                tokens.extend(narrow.map(u32::from));
             }
             Self::U32 => {
                 let (bytes, _) = bytes.as_chunks();
@@ -326,18 +311,11 @@ fn read_header(
     if file.len() < BYTES {
         return Ok(None);
     }
-    let mut first = [0; 12];
-    let read = file.read_at(&mut first, 0);
+    let mut first = [[0; 4]; 3];
+    let read = file.read_at(first.as_flattened_mut(), 0);
     read.map_err(|reason| DataError::io(file.path(), 0, reason))?;
-    let integer = |at: usize| {
-        first
-            .as_chunks()
-            .0
-            .get(at)
-            .map_or(0, |it| u32::from_le_bytes(*it))
-    };
-    let (version, count) = (integer(1), u64::from(integer(2)));
-    let (known, token) = match integer(0) {
+    let [magic, version, count] = first.map(u32::from_le_bytes);
+    let (known, token) = match magic {
         20_240_520 => (1, TokenType::U16),
         20_240_801 => (7, TokenType::U32),
         _ => return Ok(None),
@@ -347,7 +325,7 @@ fn read_header(
         format!("version {version}, and version {known} is supported")
     } else if asked.is_some_and(|asked| asked != token) {
         format!("tokens of type {token:?}: leave out `dtype`, or set that type")
-    } else if bytes != count * size {
+    } else if bytes != u64::from(count) * size {
         let found = bytes / size;
         format!("{count} tokens, and {found} follow it: the file is not whole")
     } else {

@@ -86,9 +86,8 @@ impl SafetensorsBuilder {
         let file = open(path)?;
         let stored = file.tensors();
         let stored = stored.map_err(|error| DataError::io(path, 0, error))?;
-        let names = self
-            .names
-            .unwrap_or_else(|| stored.keys().cloned().collect());
+        let all = || stored.keys().cloned().collect();
+        let names = self.names.unwrap_or_else(all);
         let (mut tensors, mut len) = (Vec::new(), None);
         for name in &names {
             let tensor = stored.get(name).ok_or_else(|| {

@@ -26,7 +26,11 @@ pub(super) struct Shard {
 impl Shard {
     /// Reads the metadata at the end of a file.
     pub fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
-        let source = ParquetFile::open(path)?;
+        let file = FixedFile::open(path).map_err(|reason| DataError::io(path, None, reason))?;
+        let source = ParquetFile {
+            file: Arc::new(file),
+            chunks: Arc::default(),
+        };
         let reader = decode(path, None, || {
             let reader = SerializedFileReader::new(source.clone())?;
             source.check_pages(reader.metadata());
@@ -187,14 +191,6 @@ pub(super) struct PageBytes {
 }
 
 impl ParquetFile {
-    pub fn open(path: &Path) -> std::result::Result<Self, DataError> {
-        let file = FixedFile::open(path).map_err(|reason| DataError::io(path, None, reason))?;
-        Ok(Self {
-            file: Arc::new(file),
-            chunks: Arc::default(),
-        })
-    }
-
     /// Compares each page that is read from now on with what its column states.
     pub fn check_pages(&self, metadata: &ParquetMetaData) {
         let columns = metadata.row_groups().iter().flat_map(|it| it.columns());

@@ -142,10 +142,8 @@ fn list(folder: &Path, is_asked: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>,
         fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<DirEntry>>>);
     let entries = entries.map_err(|reason| DataError::io(folder, None, reason))?;
     let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
-    let paths = entries
-        .iter()
-        .filter(|entry| !is_hidden(entry))
-        .map(DirEntry::path);
+    let shown = entries.iter().filter(|entry| !is_hidden(entry));
+    let paths = shown.map(DirEntry::path);
     let mut paths: Vec<_> = paths.filter(|path| is_asked(path)).collect();
     paths.sort();
     Ok(paths)
@@ -171,10 +169,8 @@ impl Dataset for ImageFolder {
     /// [`DataError::File`] if the file cannot be read, is damaged or has more than
     /// [`max_pixels`](ImageFolderBuilder::max_pixels), and another one for an index out of range.
     fn get(&self, index: usize) -> Result<Image, BoxedError> {
-        let (path, label) = self
-            .files
-            .get(index)
-            .ok_or_else(|| out_of_range(self, index))?;
+        let file = self.files.get(index);
+        let (path, label) = file.ok_or_else(|| out_of_range(self, index))?;
         Ok(Image {
             pixels: self.decoding.read(path)?,
             label: *label,

@@ -1,5 +1,7 @@
+//! The way of a batch to one GPU.
+
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::cuda_backend::cudarc::driver::result::{memcpy_htod_async, stream};
 use candle_core::cuda_backend::cudarc::driver::sys::{
@@ -8,21 +10,84 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, DriverError, result};
 use candle_core::cuda_backend::{CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, Result as CandleResult, Storage, Tensor};
+use candle_core::{CudaDevice, DType, Device, Result as CandleResult, Storage, Tensor};
 
-use super::slot::{Ring, Slot, SlotTensor, changed, uninitialized};
-use crate::error::Result;
+use super::slot::{Ring, Slot, SlotTensor, changed, fill, places, uninitialized};
+use crate::error::{Error, Resource, Result, invalid};
 use crate::memory::{Handle, drain, while_dropping};
+
+/// The way to one GPU.
+#[derive(Debug)]
+pub struct Lane(Arc<Shared>);
+
+impl super::Lane for Lane {
+    fn pin(&self, tensors: Vec<&mut Tensor>) -> Option<Box<dyn super::Load>> {
+        match self.try_pin(tensors) {
+            Ok(load) => Some(Box::new(load?)),
+            Err(error) => {
+                self.warn(&error);
+                None
+            }
+        }
+    }
+}
+
+impl Lane {
+    pub fn new(device: &CudaDevice) -> Result<Self> {
+        Ok(Self(Arc::new(Shared {
+            ring: Ring::default(),
+            stream: CopyStream::new(device.cuda_stream().context())?,
+            has_warned: AtomicBool::new(false),
+            device: device.clone(),
+        })))
+    }
+
+    fn try_pin(&self, tensors: Vec<&mut Tensor>) -> Result<Option<Load>> {
+        let places = places(&tensors);
+        let Some(bytes) = places.iter().flatten().map(|place| place.end).max() else {
+            return Ok(None);
+        };
+        let context = &self.0.stream.context;
+        let mut slot = self.0.ring.take(context, bytes.max(1))?;
+        let filled = fill(&mut slot, &tensors, &places);
+        // If something fails, dropping it gives the slot back.
+        let load = Load::new(&self.0, slot, places);
+        filled?;
+        let empty = Tensor::zeros(0, DType::U8, &Device::Cpu)?;
+        for (tensor, place) in tensors.into_iter().zip(&load.places) {
+            if place.is_some() {
+                *tensor = empty.clone();
+            }
+        }
+        Ok(Some(load))
+    }
+
+    fn warn(&self, error: &Error) {
+        if self.0.has_warned.swap(true, Relaxed) {
+            return;
+        }
+        match error {
+            Error::ResourceExhausted(exhausted) if exhausted.resource == Resource::PinnedMemory => {
+                tracing::warn!(
+                    %error,
+                    "no page-locked memory for batches: they are copied to the device from pageable memory, while training waits. \
+                     Free memory on the host, or read fewer batches ahead"
+                );
+            }
+            _ => tracing::warn!(%error, "a batch was not copied to page-locked memory"),
+        }
+    }
+}
 
 /// A stream for copies. One that cudarc makes would have every later use of every tensor in the context recorded in events.
 #[derive(Debug)]
-pub struct CopyStream {
+struct CopyStream {
     stream: Handle<CUstream_st>,
     context: Arc<CudaContext>,
 }
 
 impl CopyStream {
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+    fn new(context: &Arc<CudaContext>) -> Result<Self> {
         drain(context)?;
         context.bind_to_thread().w()?;
         let stream = stream::create(stream::StreamKind::NonBlocking).w()?;
@@ -32,19 +97,15 @@ impl CopyStream {
         })
     }
 
-    pub fn context(&self) -> &Arc<CudaContext> {
-        &self.context
-    }
-
     /// Later copies wait for an event. The context is bound to this thread.
-    pub fn wait(&self, event: &CudaEvent) -> Result<(), DriverError> {
+    fn wait(&self, event: &CudaEvent) -> Result<(), DriverError> {
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are alive, and the driver's calls on a stream may come from any thread.
         unsafe { result::stream::wait_event(self.stream.0, event.cu_event(), flags) }
     }
 
     /// Marks the end of the copies that were queued so far. The context is bound to this thread.
-    pub fn record(&self, event: &CudaEvent) -> Result<(), DriverError> {
+    fn record(&self, event: &CudaEvent) -> Result<(), DriverError> {
         // SAFETY: both are alive.
         unsafe { result::event::record(event.cu_event(), self.stream.0) }
     }
@@ -53,13 +114,13 @@ impl CopyStream {
     ///
     /// # Safety
     /// There is as much live device memory at the address, and until the copy is done it stays and nobody writes to `from`.
-    pub unsafe fn copy(&self, to: CUdeviceptr, from: &[u8]) -> Result<(), DriverError> {
+    unsafe fn copy(&self, to: CUdeviceptr, from: &[u8]) -> Result<(), DriverError> {
         // SAFETY: the same contract.
         unsafe { memcpy_htod_async(to, from, self.stream.0) }
     }
 
     /// Waits for all copies.
-    pub fn synchronize(&self) -> Result<(), DriverError> {
+    fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: it is alive.
         unsafe { stream::synchronize(self.stream.0) }
     }
@@ -76,23 +137,23 @@ impl Drop for CopyStream {
 
 /// What the workers, the training thread and the batches between them share.
 #[derive(Debug)]
-pub struct Shared {
-    pub ring: Ring,
-    pub stream: CopyStream,
-    pub has_warned: AtomicBool,
-    pub device: CudaDevice,
+struct Shared {
+    ring: Ring,
+    stream: CopyStream,
+    has_warned: AtomicBool,
+    device: CudaDevice,
 }
 
 impl Drop for Shared {
     /// A worker may be the last to hold candle's device, whose libraries need the context.
     fn drop(&mut self) {
-        while_dropping(self.stream.context(), || Ok(()));
+        while_dropping(&self.stream.context, || Ok(()));
     }
 }
 
 /// The tensors of a batch in a slot, and perhaps on their way from there to the device.
 #[derive(Debug)]
-pub struct Load {
+struct Load {
     shared: Arc<Shared>,
     /// `None` only while it is dropped.
     slot: Option<Slot>,
@@ -103,17 +164,13 @@ pub struct Load {
 }
 
 impl Load {
-    pub(super) fn new(shared: &Arc<Shared>, slot: Slot, places: Vec<Option<SlotTensor>>) -> Self {
+    fn new(shared: &Arc<Shared>, slot: Slot, places: Vec<Option<SlotTensor>>) -> Self {
         Self {
             shared: Arc::clone(shared),
             slot: Some(slot),
             places,
             on_device: None,
         }
-    }
-
-    pub(super) fn places(&self) -> &[Option<SlotTensor>] {
-        &self.places
     }
 
     fn allocate(&self, place: &SlotTensor) -> CandleResult<(Tensor, CUdeviceptr)> {
@@ -153,17 +210,13 @@ impl Load {
     }
 }
 
-impl crate::data::stage::Load for Load {
-    fn count(&self) -> usize {
-        self.places.len()
-    }
-
+impl super::Load for Load {
     fn depart(&mut self) -> Result<()> {
         let (None, Some(slot)) = (&self.on_device, &self.slot) else {
             return Ok(());
         };
         let copies = &self.shared.stream;
-        drain(copies.context())?;
+        drain(&copies.context)?;
         let (mut tensors, mut addresses) = (Vec::new(), Vec::new());
         for place in &self.places {
             let (tensor, address) = match place {
@@ -187,14 +240,26 @@ impl crate::data::stage::Load for Load {
         Ok(())
     }
 
-    fn arrive(&mut self) -> Result<Vec<Option<Tensor>>> {
+    fn arrive(&mut self, tensors: &mut [&mut Tensor]) -> Result<()> {
+        if self.places.len() != tensors.len() {
+            return Err(invalid!(
+                Data,
+                "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed"
+            ));
+        }
         self.depart()?;
         if let Some(slot) = &self.slot {
-            drain(self.shared.stream.context())?;
+            drain(&self.shared.stream.context)?;
             let computing = self.shared.device.cuda_stream();
             computing.wait(&slot.event).w()?;
         }
-        Ok(self.on_device.take().unwrap_or_default())
+        let arrived = self.on_device.take().unwrap_or_default();
+        for (place, tensor) in tensors.iter_mut().zip(arrived) {
+            if let Some(tensor) = tensor {
+                **place = tensor;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -203,7 +268,7 @@ impl Drop for Load {
         let Some(slot) = self.slot.take() else { return };
         if let Some(tensors) = self.on_device.take() {
             let shared = &self.shared;
-            while_dropping(shared.stream.context(), || {
+            while_dropping(&shared.stream.context, || {
                 let computing = shared.device.cuda_stream();
                 let waited = computing.wait(&slot.event);
                 // Their memory is freed on candle's stream.

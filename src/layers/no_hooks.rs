@@ -1,9 +1,10 @@
+//! Without the feature nothing is measured.
+
 use candle_core::Device;
 
 use crate::batch::Task;
 use crate::error::{Holding, Phase};
 
-/// Without the feature nothing is measured.
 #[must_use]
 pub(crate) struct Guard;
 
