@@ -1,20 +1,17 @@
 //! Puts tensors that were computed without a graph into candle's graph.
 
-mod gradient;
 mod mailbox;
+mod node;
 mod operation;
 mod origin;
-mod zero;
 
 #[cfg(test)]
 mod tests;
 
 use candle_core::{Error, Result, Storage, Tensor};
 
-pub use gradient::Gradient;
-use gradient::address;
-pub use mailbox::{Mail, within_pass};
-use operation::lean_operation;
+use mailbox::address;
+pub use mailbox::{Gradient, Mail, within_pass};
 pub use operation::operation;
 use origin::unshared;
 
@@ -100,8 +97,8 @@ fn record_boxed<const N: usize>(
     let output = unshared(output, &inputs)?;
     let sources = inputs.into_iter().filter(|input| input.track_op());
     let sources: Vec<_> = sources.collect();
-    let is_lean = kept.is_none();
-    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+    let keeps_output = kept.is_some();
+    let backward = move |arrived: Mail, outputs: &[Tensor]| -> Result<Mail> {
         let Some(Some(given)) = arrived.into_iter().next() else {
             return Ok(Mail::new());
         };
@@ -113,13 +110,9 @@ fn record_boxed<const N: usize>(
         let gradients = differentiate(given.tensor, needs, outputs)?;
         Ok(mail(gradients, needs, others))
     };
-    let outputs = match is_lean {
-        true => lean_operation(name, &sources, vec![output], move |mail| {
-            backward(mail, &[])
-        }),
-        false => operation(name, &sources, vec![output], backward),
-    };
-    outputs?.into_iter().next().ok_or_else(|| no_output(name))
+    let outputs = vec![output];
+    let outputs = operation(name, &sources, outputs, keeps_output, Box::new(backward))?;
+    outputs.into_iter().next().ok_or_else(|| no_output(name))
 }
 
 /// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.

@@ -51,7 +51,7 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         }
         scope::differentiated(|| region.differentiate(arrived, first)).map_err(SecondRun::mark)
     };
-    operation("recompute", &sources, outputs, backward)
+    operation("recompute", &sources, outputs, true, Box::new(backward))
 }
 
 /// The closure of a region.
@@ -135,7 +135,13 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tens
     // Taken, since there is one backward pass.
     let gradients = Mutex::new(gradients);
     let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
-    let roots = operation("recompute-root", &sources, vec![root], backward)?;
+    let roots = operation(
+        "recompute-root",
+        &sources,
+        vec![root],
+        false,
+        Box::new(backward),
+    )?;
     Ok(roots.into_iter().next())
 }
 
