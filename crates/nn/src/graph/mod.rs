@@ -34,7 +34,7 @@ pub type Gradients<const N: usize> = [Option<Tensor>; N];
 /// The graph keeps the inputs and the output, and what the closure holds. The output's storage is moved, not copied, so no other
 /// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without
 /// elements, for which many of candle's operations return an argument. If no input leads to a Var, the output is returned as it
-/// is.
+/// is. Where an input is missing, any tensor outside the graph stands in for it.
 pub fn record<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],

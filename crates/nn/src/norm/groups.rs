@@ -134,31 +134,28 @@ impl Groups {
                 ys
             }
         };
-        match parameters {
-            None => record(name, [xs], ys, move |given| {
-                self.backward(&statistics, given)
-            }),
-            Some((weight, bias)) => record(name, [xs, weight, bias], ys, move |given| {
-                self.backward(&statistics, given)
-            }),
-        }
+        let (none, is_affine) = (xs.detach(), parameters.is_some());
+        let (weight, bias) = parameters.unwrap_or((&none, &none));
+        record(name, [xs, weight, bias], ys, move |given| {
+            self.backward(&statistics, is_affine, given)
+        })
     }
 
     /// The gradients of the input and, if there are any, of the weight and the bias.
-    fn backward<const N: usize>(
+    fn backward(
         self,
         statistics: &Statistics,
-        given: Backward<N>,
-    ) -> Result<Gradients<N>> {
-        let [xs, parameters @ ..] = given.inputs.as_slice() else {
-            return zeros(&given);
-        };
+        is_affine: bool,
+        given: Backward<3>,
+    ) -> Result<Gradients<3>> {
         if given.output.elem_count() == 0 {
             return zeros(&given);
         }
-        let weight = match parameters {
-            [weight, ..] => self.of_cells(weight)?,
-            [] => statistics.mean.ones_like()?,
+        let ([xs, of_weight, of_bias], [_, needs_weight, needs_bias]) =
+            (&given.inputs, given.needs);
+        let weight = match is_affine {
+            true => self.of_cells(of_weight)?,
+            false => statistics.mean.ones_like()?,
         };
         let (xs, dys) = (&xs.contiguous()?, &given.gradient.contiguous()?);
         let (mean, scale) = (self.spread(&statistics.mean)?, &statistics.scale);
@@ -187,13 +184,8 @@ impl Groups {
         let (slope, shift) = (self.spread(&slope)?, self.spread(&shift)?);
         let inputs = [&mean, &scale, &slope, &shift, xs, dys];
         let [dxs] = kernel::run(&CellGradient(self.cells), inputs)?;
-        let mut gradients = vec![dxs];
-        for (sums, parameter) in [along, bias].iter().zip(parameters) {
-            gradients.push(self.of_parameter(sums, parameter)?);
-        }
-        let mut gradients = gradients.into_iter();
-        Ok(given
-            .needs
-            .map(|needed| gradients.next().filter(|_| needed)))
+        let dweight = needs_weight.then(|| self.of_parameter(&along, of_weight));
+        let dbias = needs_bias.then(|| self.of_parameter(&bias, of_bias));
+        Ok([Some(dxs), dweight.transpose()?, dbias.transpose()?])
     }
 }

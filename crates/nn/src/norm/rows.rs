@@ -52,23 +52,18 @@ pub fn normalize(
             ys
         }
     };
-    match bias {
-        None => record(name, [xs, weight], ys, move |given| backward(rows, given)),
-        Some(bias) => record(name, [xs, weight, bias], ys, move |given| {
-            backward(rows, given)
-        }),
-    }
+    let none = weight.detach();
+    let inputs = [xs, weight, bias.unwrap_or(&none)];
+    record(name, inputs, ys, move |given| backward(rows, given))
 }
 
-/// The gradients of the input and of its one or two parameters.
-fn backward<const N: usize>(rows: Rows, given: Backward<N>) -> Result<Gradients<N>> {
+/// The gradients of the input and of its parameters.
+fn backward(rows: Rows, given: Backward<3>) -> Result<Gradients<3>> {
     if given.output.elem_count() == 0 {
         return zeros(&given);
     }
-    let [xs, weight, ..] = given.inputs.as_slice() else {
-        return Err(kernel::mismatch(RowsBackward::NAME));
-    };
-    let with_sums = given.needs.iter().skip(1).any(|needed| *needed);
+    let [xs, weight, _] = &given.inputs;
+    let with_sums = given.needs[1] || given.needs[2];
     let gradients = RowsBackward { rows, with_sums };
     let gradients = kernel::run(&gradients, [xs, weight, &given.gradient])?;
     let mut gradients = gradients.into_iter();

@@ -8,7 +8,7 @@ use super::product::{multiply, scale};
 use super::rows::losses;
 use super::tokens::{Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{mismatch, same_device, same_type, sum_type};
+use crate::kernel::{same_device, same_type, sum_type};
 use crate::scope::current;
 
 /// What turns hidden states into a loss.
@@ -99,15 +99,13 @@ impl Pass {
         let kept = Kept {
             pass: self,
             averages,
+            has_bias: bias.is_some(),
             found: Mutex::new(Some(found)),
         };
         let loss = kept.of_sum(&sum)?;
-        match bias {
-            None => record(NAME, [hidden, weight], loss, move |given| kept.take(given)),
-            Some(bias) => record(NAME, [hidden, weight, bias], loss, move |given| {
-                kept.take(given)
-            }),
-        }
+        let none = weight.detach();
+        let inputs = [hidden, weight, bias.unwrap_or(&none)];
+        record(NAME, inputs, loss, move |given| kept.take(given))
     }
 
     /// Hidden states (…, width), weight and bias are outside the graph.
@@ -220,6 +218,7 @@ impl Pass {
 struct Kept {
     pass: Pass,
     averages: bool,
+    has_bias: bool,
     /// A backward pass takes the gradients, so that it can change them in place.
     found: Mutex<Option<Found>>,
 }
@@ -233,25 +232,21 @@ impl Kept {
         }
     }
 
-    fn take<const N: usize>(&self, given: Backward<N>) -> Result<Gradients<N>> {
+    fn take(&self, given: Backward<3>) -> Result<Gradients<3>> {
         let found = self.found.lock().take();
-        let found = match (found, given.inputs.as_slice()) {
-            (Some(found), _) => found,
-            (None, [hidden, weight, bias @ ..]) => {
-                let mut needs = [false; 3];
-                needs
-                    .iter_mut()
-                    .zip(given.needs)
-                    .for_each(|(need, of)| *need = of);
-                self.pass.run(hidden, weight, bias.first(), needs)?
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let [hidden, weight, bias] = &given.inputs;
+                let bias = self.has_bias.then_some(bias);
+                self.pass.run(hidden, weight, bias, given.needs)?
             }
-            _ => return Err(mismatch(NAME)),
         };
         let mut factor = self.of_sum(&given.gradient)?;
         if let Some(unit) = &found.unit {
             factor = (factor * unit)?;
         }
-        let mut scaled = std::array::from_fn(|_| None);
+        let mut scaled: Gradients<3> = [None, None, None];
         for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(found.gradients)
         {
             let Some(gradient) = gradient else {
