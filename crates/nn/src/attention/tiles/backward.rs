@@ -2,11 +2,10 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
-use super::rows::{Bias, cap, drop_out, exponentials, only, slopes};
-use super::view::{View, from_vec, misfit};
+use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, misfit, only, slopes, views};
 use crate::attention::rule::Rule;
-use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
-use crate::kernel::{sum_of_products, with_scratch};
+use crate::kernel::matrix::{Matrix, MatrixMut, multiply};
+use crate::kernel::{Number, sum_of_products, with_scratch};
 
 /// Size of a tile of scores.
 const QUERIES: usize = 128;
@@ -35,22 +34,51 @@ struct Area<'a, T> {
     of_keys: Option<[&'a mut [T]; 2]>,
 }
 
-pub struct Backward<'a, T> {
-    pub rule: &'a Rule,
-    pub q: View<'a, T>,
-    pub k: View<'a, T>,
-    pub v: View<'a, T>,
-    pub output: View<'a, T>,
-    pub gradient: View<'a, T>,
+/// The gradients of q, k and v; none of the mask. Given q, k, v, the output and its gradient, all as (batch, heads, …).
+pub fn backward<T: Number>(
+    rule: &Rule,
+    [q, k, v, output, gradient]: [&Tensor; 5],
+    statistics: &Tensor,
+) -> Result<[Option<Tensor>; 4]> {
+    let dense = |tensor: &Tensor| match tensor.stride().last() {
+        Some(1) => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
+    };
+    let (output, gradient) = (dense(output)?, dense(gradient)?);
+    let inputs = [q, k, v, &output, &gradient, statistics];
+    let locked = inputs.map(Tensor::storage_and_layout);
+    let mask = rule.mask.as_ref().map(Tensor::storage_and_layout);
+    let [q, k, v, output, gradient, statistics] = views::<T, 6>(&locked)?;
+    let backward = Backward {
+        rule,
+        q,
+        k,
+        v,
+        output,
+        gradient,
+        statistics,
+        bias: Bias::new(rule, mask.as_ref())?,
+    };
+    let [dq, dk, dv] = backward.run()?;
+    Ok([Some(dq), Some(dk), Some(dv), None])
+}
+
+struct Backward<'a, T> {
+    rule: &'a Rule,
+    q: View<'a, T>,
+    k: View<'a, T>,
+    v: View<'a, T>,
+    output: View<'a, T>,
+    gradient: View<'a, T>,
     /// (batch, heads, queries, 2)
-    pub statistics: View<'a, T>,
-    pub bias: &'a Bias<'a, T>,
+    statistics: View<'a, T>,
+    bias: Bias<'a, T>,
 }
 
 impl<T: Number> Backward<'_, T> {
     /// The gradients of q, k and v. However threads share the tiles, a gradient is a sum of the same terms in the same order, so results
     /// do not depend on the number of threads.
-    pub fn run(&self) -> Result<[Tensor; 3]> {
+    fn run(&self) -> Result<[Tensor; 3]> {
         let sizes = self.rule.sizes;
         let q = (sizes.batch, sizes.heads, sizes.queries, sizes.width);
         let k = (sizes.batch, sizes.key_heads, sizes.keys, sizes.width);
@@ -146,12 +174,11 @@ impl<T: Number> Backward<'_, T> {
         }
         let (sizes, shape) = (self.rule.sizes, [at.queries, at.keys]);
         let key_head = at.head / sizes.group();
-        let q = self.q.rows(at.batch, at.head, at.query, at.queries)?;
-        let gradient = self
-            .gradient
-            .rows(at.batch, at.head, at.query, at.queries)?;
-        let k = self.k.rows(at.batch, key_head, at.key, at.keys)?;
-        let v = self.v.rows(at.batch, key_head, at.key, at.keys)?;
+        let first = [at.batch, at.head, at.query];
+        let q = self.q.rows(first, at.queries)?;
+        let gradient = self.gradient.rows(first, at.queries)?;
+        let first = [at.batch, key_head, at.key];
+        let (k, v) = (self.k.rows(first, at.keys)?, self.v.rows(first, at.keys)?);
         let scale = T::from_f64(self.rule.scale);
 
         weights.resize(at.queries * at.keys, T::zero());
@@ -164,9 +191,9 @@ impl<T: Number> Backward<'_, T> {
         let rows = weights.chunks_mut(at.keys);
         let rows = rows.zip(gradients.chunks_mut(at.keys));
         for (query, row) in (at.query..).zip(rows) {
-            let output = self.output.row(at.batch, at.head, query)?;
-            let sum = sum_of_products(output, self.gradient.row(at.batch, at.head, query)?);
-            self.row(at, query, sum, row, steepness)?;
+            let place = [at.batch, at.head, query];
+            let sum = sum_of_products(self.output.row(place)?, self.gradient.row(place)?);
+            self.row(place, at.key, sum, row, steepness)?;
         }
 
         let weights = Matrix::new(weights, shape, [at.keys, 1])?;
@@ -184,31 +211,30 @@ impl<T: Number> Backward<'_, T> {
         Ok(())
     }
 
-    /// Turns scores into weights, and gradients of weights into gradients of scores.
+    /// Turns the scores of a query from a key on into weights, and gradients of weights into gradients of scores.
     fn row(
         &self,
-        at: &Tile,
-        query: usize,
+        place: [usize; 3],
+        from: usize,
         sum: T,
         (weights, gradients): (&mut [T], &mut [T]),
         steepness: &mut Vec<T>,
     ) -> Result<()> {
-        let seen = self.rule.seen_from(query, at.key);
-        let key = at.key + seen.start;
+        let [batch, head, query] = place;
+        let seen = self.rule.seen_from(query, from);
+        let key = from + seen.start;
         let (weights, gradients) = (only(weights, seen.clone()), only(gradients, seen));
 
         if let Some(most) = self.rule.softcap.map(T::from_f64) {
             cap(weights, most);
             slopes(weights, most, steepness);
         }
-        let place = [at.batch, at.head, query];
         self.bias.add_to(place, key, weights)?;
-        let statistics = self.statistics.row(at.batch, at.head, query)?;
-        let [most, inverse] = *statistics else {
+        let [most, inverse] = *self.statistics.row(place)? else {
             return Err(misfit());
         };
         exponentials(weights, most);
-        let first = self.rule.first_score(at.batch, at.head, query) + key as u64;
+        let first = self.rule.first_score(batch, head, query) + key as u64;
         let dropout = self.rule.dropout.as_ref();
         let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor)));
         if let Some((dropout, factor)) = dropout {

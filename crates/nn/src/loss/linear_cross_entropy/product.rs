@@ -2,8 +2,8 @@
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 
-use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply_on_all_threads};
-use crate::kernel::{InPlace, by_rows, in_place, mismatch, runs_on, slice_of};
+use crate::kernel::matrix::{self, Matrix, MatrixMut};
+use crate::kernel::{InPlace, Number, by_rows, in_place, mismatch, runs_on, slice_of};
 
 const NAME: &str = "product";
 
@@ -44,8 +44,8 @@ fn multiplied<T: Number>(
     };
     let shape = of_into.shape().dims2()?;
     let into = into.get_mut(start..).ok_or_else(|| mismatch(NAME))?;
-    let into = MatrixMut::new(into, shape.into(), row)?;
-    multiply_on_all_threads(into, adds, matrix(a)?, matrix(b)?)
+    let into = MatrixMut::new(into, shape.into(), row)?.on_all_threads();
+    matrix::multiply(into, adds, T::one(), matrix(a)?, matrix(b)?)
 }
 
 fn matrix<'a, T: Number>((storage, layout): Source<'a>) -> Result<Matrix<'a, T>> {
