@@ -18,4 +18,4 @@ pub use in_place::{InPlace, in_place};
 pub use rows::{
     by_rows, max_of, on_all_threads, rows_at_once, sum_of, sum_of_products, with_scratch,
 };
-pub use storage::{mismatch, no_kernels, same_device, same_type, slice_of, tensor};
+pub use storage::{mismatch, no_kernels, same_device, same_type, slice_of, slice_of_mut, tensor};

@@ -15,6 +15,17 @@ pub fn slice_of<'a, T: WithDType>(
     values.ok_or_else(|| mismatch(name))
 }
 
+/// The elements of a contiguous tensor among those of its storage.
+pub fn slice_of_mut<'a, T>(
+    values: &'a mut [T],
+    layout: &Layout,
+    name: &'static str,
+) -> Result<&'a mut [T]> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let values = range.and_then(|range| values.get_mut(range));
+    values.ok_or_else(|| mismatch(name))
+}
+
 /// A tensor outside the graph.
 pub fn tensor(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)

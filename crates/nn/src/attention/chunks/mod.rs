@@ -3,7 +3,6 @@
 mod chunk;
 mod composed;
 #[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "launches kernels")]
 mod kernels;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,12 @@
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 
 use crate::kernel::matrix::{self, Matrix, MatrixMut};
-use crate::kernel::{InPlace, Number, by_rows, in_place, mismatch, runs_on, slice_of};
+use crate::kernel::{
+    InPlace, Number, by_rows, in_place, mismatch, runs_on, slice_of, slice_of_mut,
+};
 
 const NAME: &str = "product";
+const SCALE: &str = "scale";
 
 type Source<'a> = (&'a Storage, &'a Layout);
 
@@ -60,27 +63,24 @@ fn matrix<'a, T: Number>((storage, layout): Source<'a>) -> Result<Matrix<'a, T>>
 /// Multiplies values by a number that lies on their device. `values`, at least one, are contiguous and share their storage with no
 /// other tensor; `factor` has one element of the same type, f32 or f64.
 pub fn scale(values: &Tensor, factor: &Tensor) -> Result<()> {
-    const NAME: &str = "scale";
     if !runs_on(values.device()) {
         return values.slice_set(&values.broadcast_mul(factor)?, 0, 0);
     }
-    let (factor, of_factor) = factor.storage_and_layout();
-    let factor = (&*factor, of_factor);
-    in_place(NAME, values, |values, layout| match values {
+    in_place(SCALE, values, |values, layout| match values {
         InPlace::Cpu(CpuStorage::F32(values)) => scaled(values, layout, factor),
         InPlace::Cpu(CpuStorage::F64(values)) => scaled(values, layout, factor),
         #[cfg(feature = "cuda")]
         InPlace::Cuda(values) => crate::kernel::cuda::scale((values, layout), factor),
-        _ => Err(mismatch(NAME)),
+        _ => Err(mismatch(SCALE)),
     })
 }
 
-fn scaled<T: Number>(values: &mut [T], layout: &Layout, factor: Source) -> Result<()> {
-    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
-    let values = range.and_then(|range| values.get_mut(range));
-    let (Some(values), &[factor]) = (values, slice_of::<T>(factor.0, factor.1, "scale")?) else {
-        return Err(mismatch("scale"));
+fn scaled<T: Number>(values: &mut [T], layout: &Layout, factor: &Tensor) -> Result<()> {
+    let (storage, of_factor) = factor.storage_and_layout();
+    let &[factor] = slice_of::<T>(&storage, of_factor, SCALE)? else {
+        return Err(mismatch(SCALE));
     };
+    let values = slice_of_mut(values, layout, SCALE)?;
     if factor == T::one() {
         return Ok(());
     }

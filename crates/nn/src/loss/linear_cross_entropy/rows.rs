@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 use super::options::{Arguments, NAME};
 use crate::kernel::{
     InPlace, Number, in_place, max_of, mismatch, on_all_threads, rows_at_once, runs_on, slice_of,
-    sum_of, tensor,
+    slice_of_mut, sum_of, tensor,
 };
 
 /// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
@@ -45,9 +45,7 @@ fn on_host(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
 }
 
 fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -> Result<Storage> {
-    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
-    let logits = range.and_then(|range| logits.get_mut(range));
-    let logits = logits.ok_or_else(|| mismatch(NAME))?;
+    let logits = slice_of_mut(logits, layout, NAME)?;
     let (rows, width) = layout.shape().dims2()?;
     let (storage, of_targets) = arguments.targets.storage_and_layout();
     let targets = slice_of::<i64>(&storage, of_targets, NAME)?;

@@ -1,13 +1,10 @@
-//! How each kernel is launched. Only this file makes a [`Launch`], so what it says of the kernels in `kernels/` is in one place: the numbers that
-//! a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are compared with that.
+//! How each kernel that makes new tensors is launched.
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 
-use super::launch::{
-    Argument, Module, each_element, each_row, grid, launch, module, source_of, target,
-};
+use super::launch::{Launch, Module, each_element, each_row, grid, module};
 use crate::bias::SumOfRows;
 use crate::kernel::{Kernel, Plan, mismatch, no_kernels, sum_type, tensor};
 use crate::loss::cross_entropy::{CrossEntropy, CrossEntropyBackward};
@@ -32,7 +29,7 @@ pub trait CudaKernel<const IN: usize, const OUT: usize> {
 
     /// Writes the outputs.
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
-        launch.run(&call, outputs)
+        call.run(launch, outputs)
     }
 }
 
@@ -88,75 +85,15 @@ impl Call<'_> {
         // SAFETY: the kernels write all of the outputs before anything reads them, on the same stream.
         unsafe { self.device.alloc_uninit(&shape, dtype) }
     }
-}
 
-/// A launch, but for the inputs and the outputs.
-pub struct Launch {
-    /// The kernel's, without the type.
-    name: &'static str,
-    module: Module,
-    grid: LaunchConfig,
-    /// Its first arguments.
-    numbers: Vec<u64>,
-    /// What it reads besides the inputs, and before them.
-    tensors: Vec<Tensor>,
-    /// The elements that it reads or writes of each of these tensors, of each input and of each output.
-    counts: Vec<usize>,
-}
-
-impl Launch {
-    fn new(
-        (module, name): (Module, &'static str),
-        grid: LaunchConfig,
-        numbers: impl Into<Vec<u64>>,
-        counts: impl Into<Vec<usize>>,
-    ) -> Self {
-        Self {
-            name,
-            module,
-            grid,
-            numbers: numbers.into(),
-            tensors: Vec::new(),
-            counts: counts.into(),
-        }
-    }
-
-    /// # Errors
-    /// If there is another number of tensors, or one has fewer elements than the kernel reads or writes.
     fn run<'a>(
         &self,
-        call: &Call,
+        launch: Launch,
         outputs: impl IntoIterator<Item = &'a mut CudaStorage>,
     ) -> Result<()> {
-        let inputs = self.tensors.iter().chain(call.inputs);
-        let storages: Vec<_> = inputs.map(Tensor::storage_and_layout).collect();
-        let mut tensors = Vec::new();
-        for (storage, layout) in &storages {
-            tensors.push(source_of(storage, layout, self.name)?);
-        }
-        for output in outputs {
-            tensors.push(target(output, None, self.name)?);
-        }
-        let mut pairs = tensors.iter().zip(&self.counts);
-        if tensors.len() != self.counts.len() || pairs.any(|(it, least)| it.count() < *least) {
-            return Err(mismatch(self.name));
-        }
-        let numbers = self.numbers.iter().copied().map(Argument::Bits);
-        let mut arguments: Vec<_> = numbers.chain(tensors).collect();
-        let (device, dtype) = (call.device, call.dtype);
-        // SAFETY: `Launch::new` was given the numbers that this kernel takes in `kernels/`, and how many elements of each tensor it accesses
-        // for them in this grid: the tensors have as many. They are contiguous, `dispatch` has checked the types of the inputs, and
-        // `Call::outputs` chooses those of the outputs, which are new and borrowed mutably, so they overlap nothing.
-        unsafe {
-            launch(
-                device,
-                self.module,
-                self.name,
-                dtype,
-                self.grid,
-                &mut arguments,
-            )
-        }
+        let inputs: Vec<_> = self.inputs.iter().map(Some).collect();
+        let outputs = outputs.into_iter().map(|output| (output, None));
+        launch.run(self.device, self.dtype, &inputs, outputs)
     }
 }
 
@@ -400,15 +337,15 @@ impl CudaKernel<3, 3> for RowsBackward {
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
         let [dxs, dweight, dbias] = outputs else {
-            return Err(mismatch(launch.name));
+            return Err(mismatch(Self::NAME));
         };
         if !self.with_sums {
-            return launch.run(&call, [dxs, dweight]);
+            return call.run(launch, [dxs, dweight]);
         }
         let (blocks, width) = (launch.grid.grid_dim.0 as usize, self.rows.width);
         let len = blocks * 2 * width;
         let mut sums = call.alloc(len, sum_type(call.dtype))?;
-        launch.run(&call, [dxs, &mut sums])?;
+        call.run(launch, [dxs, &mut sums])?;
         // (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block takes 32 of
         // the elements of both.
         let add = Launch::new(
@@ -419,7 +356,7 @@ impl CudaKernel<3, 3> for RowsBackward {
         );
         let sums = tensor(Storage::Cuda(sums), Shape::from(len));
         let inputs = &[sums];
-        add.run(&Call { inputs, ..call }, [dweight, dbias])
+        Call { inputs, ..call }.run(add, [dweight, dbias])
     }
 }
 
