@@ -1,4 +1,4 @@
-// Normalization of cells, such as channels: src/norm/cells.rs. A tensor has outer × cells × inner elements; a cell is what has one index
+// Normalization of cells, such as channels: src/norm.rs. A tensor has outer × cells × inner elements; a cell is what has one index
 // in the middle. Sums are by a block for each cell.
 
 #include "rows.cuh"

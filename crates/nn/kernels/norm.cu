@@ -1,4 +1,4 @@
-// Normalization of rows: src/norm/mod.rs launches a block for each row, or for some rows where their sums are needed too.
+// Normalization of rows: src/layer_norm.rs launches a block for each row, or for some rows where their sums are needed too.
 
 #include "rows.cuh"
 

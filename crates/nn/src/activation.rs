@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::{Backward, record};
 use crate::kernel::sum_type;
-use crate::norm::zeros;
 use crate::ops;
 use crate::ops::curves::Curve;
 use crate::ops::elementwise::apply;
@@ -163,9 +162,6 @@ impl Module for PReLU {
             xs.maximum(0f32)? + below
         }?;
         let backward = move |given: Backward<2>| {
-            if given.output.elem_count() == 0 {
-                return zeros(&given);
-            }
             let [xs, weight] = &given.inputs;
             let dys = &given.gradient;
             let [needs_xs, needs_weight] = given.needs;

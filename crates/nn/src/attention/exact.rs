@@ -5,7 +5,6 @@ use super::options::Attention;
 use super::rule::{NAME, Rule, wide};
 use super::tiles;
 use crate::graph::{Backward, Gradients, record};
-use crate::norm::zeros;
 
 /// Exact attention: softmax(q · kᵀ · scale) · v, without a matrix of scores that stays. After FlashAttention-2 (Dao, 2023).
 ///
@@ -111,7 +110,7 @@ fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, T
 /// The gradients of q, k, v and, if asked for, of the mask.
 fn backward(rule: &Rule, statistics: &Tensor, given: &Backward<4>) -> Result<Gradients<4>> {
     if is_empty(rule) {
-        return zeros(given);
+        return given.zeros();
     }
     let ([q, k, v, mask], [.., of_mask]) = (&given.inputs, given.needs);
     let (output, gradient) = (

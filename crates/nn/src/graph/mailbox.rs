@@ -13,7 +13,7 @@ use candle_core::{Error, Result, Storage, Tensor};
 use parking_lot::Mutex;
 
 use super::node::node;
-use crate::add_to_rows::add_to_rows;
+use crate::bias::add_to_rows;
 
 const NAME: &str = "mailbox";
 

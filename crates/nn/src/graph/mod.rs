@@ -25,11 +25,22 @@ pub struct Backward<const N: usize> {
     pub needs: [bool; N],
 }
 
+impl<const N: usize> Backward<N> {
+    /// Gradients of zeros.
+    pub fn zeros(&self) -> Result<Gradients<N>> {
+        let mut gradients = [const { None }; N];
+        for ((gradient, input), needed) in gradients.iter_mut().zip(&self.inputs).zip(self.needs) {
+            *gradient = needed.then(|| input.zeros_like()).transpose()?;
+        }
+        Ok(gradients)
+    }
+}
+
 /// The gradient of each input; `None` where it is not asked for.
 pub type Gradients<const N: usize> = [Option<Tensor>; N];
 
-/// Makes `output` a function of `inputs` whose gradients `backward` computes. Each is a new tensor, or one of those that it is
-/// given: what the closure holds may not be returned, because gradients are added to each other in place.
+/// Makes `output` a function of `inputs` whose gradients `backward` computes, unless the output has no elements. Each is a new tensor, or
+/// one of those that it is given: what the closure holds may not be returned, because gradients are added to each other in place.
 ///
 /// The graph keeps the inputs and the output, and what the closure holds. The output's storage is moved, not copied, so no other
 /// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without
@@ -50,12 +61,16 @@ pub fn record<const N: usize>(
         let [output] = outputs else {
             return Err(no_output(name));
         };
-        backward(Backward {
+        let given = Backward {
             inputs: kept.clone(),
             output: output.clone(),
             gradient,
             needs,
-        })
+        };
+        match given.output.elem_count() {
+            0 => given.zeros(),
+            _ => backward(given),
+        }
     });
     record_boxed(name, inputs, output, Some(held), differentiate)
 }

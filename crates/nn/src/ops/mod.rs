@@ -24,7 +24,7 @@ pub use softmax::{log_softmax, softmax, softmax_last_dim};
 pub use swiglu::swiglu;
 
 use super::attention::{Attention, attention};
-use super::norm::rows::normalize;
+use super::layer_norm::normalize;
 
 /// `alpha` · x / √(mean(x²) + `eps`) over the last dimension, as [`candle_nn::ops::rms_norm`], with a backward pass. `xs` may have any
 /// strides; `alpha` has as many elements as the last dimension.

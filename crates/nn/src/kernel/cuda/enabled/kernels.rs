@@ -7,9 +7,9 @@ use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor
 use super::launch::{Launch, Module, each_element, each_row, grid, module};
 use crate::bias::SumOfRows;
 use crate::kernel::{Kernel, Plan, mismatch, no_kernels, sum_type, tensor};
+use crate::layer_norm::{RowsBackward, RowsForward};
 use crate::loss::cross_entropy::{CrossEntropy, CrossEntropyBackward};
-use crate::norm::cells::{CellGradient, CellScaling, CellSums};
-use crate::norm::rows::{RowsBackward, RowsForward};
+use crate::norm::{CellGradient, CellScaling, CellSums};
 use crate::ops::curves::Curve;
 use crate::ops::dropout::Mask;
 use crate::ops::elementwise::{Slopes, Values};
