@@ -7,8 +7,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::error::{RecomputeError, SecondRun};
-use super::scope;
+use super::{RecomputeError, SecondRun, scope};
 use crate::graph::{Gradient, Mail, operation, within_pass};
 use crate::scope::current;
 

@@ -81,9 +81,9 @@ impl<T> Elements for CudaViewMut<'_, T> {
     }
 }
 
-/// A launch, but for the tensors. Only kernels.rs and in_place.rs beside this file and attention/chunks/kernels.rs make one, so they say of the
-/// kernels in `kernels/` the numbers that a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors
-/// are compared with that.
+/// A launch, but for the tensors. Only kernels.rs beside this file and attention/chunks/kernels.rs make one. They say of the kernels in
+/// `kernels/` which numbers a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are
+/// compared with that.
 pub struct Launch {
     module: Module,
     /// The kernel's, without the type.

@@ -1,4 +1,3 @@
-mod in_place;
 mod kernels;
 mod launch;
 mod product;
@@ -6,8 +5,7 @@ mod product;
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
-pub use in_place::{add_to_rows, losses_of_rows, scale};
-pub use kernels::{CudaKernel, run};
+pub use kernels::{CudaKernel, add_to_rows, losses_of_rows, run, scale};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::multiply;
