@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::node::node;
 use crate::bias::add_to_rows;
+use crate::scope::OnDrop;
 
 const NAME: &str = "mailbox";
 
@@ -118,12 +119,7 @@ fn next() -> u64 {
 
 /// Runs a backward pass that begins within another one. Both may reach the same operations.
 pub fn within_pass<T>(backward: impl FnOnce() -> T) -> T {
-    struct Outer(u64);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            PASS.set(self.0);
-        }
-    }
-    let _outer = Outer(PASS.replace(next()));
+    let outer = PASS.replace(next());
+    let _restored = OnDrop(|| PASS.set(outer));
     backward()
 }

@@ -124,7 +124,16 @@ impl Pass {
             true => hidden.dtype(),
             false => dtype,
         };
-        let parts = Parts::new(weight, operand)?;
+        let at_once = match device.is_cpu() {
+            true => CLASSES_AT_ONCE,
+            false => classes.max(1),
+        };
+        let weight = regular(weight)?;
+        // Some rows of the weight, from a class on.
+        let part = |first: usize| {
+            let part = weight.narrow(0, first, at_once.min(classes - first))?;
+            part.to_dtype(operand)
+        };
         let hidden = match hidden.rank() {
             2 => regular(hidden)?,
             _ => hidden.reshape((tokens, width))?,
@@ -162,8 +171,8 @@ impl Pass {
                 states = zero_others(&counted.narrow(0, first, rows)?, &states)?;
             }
             let logits = chunk.narrow(0, 0, rows)?;
-            for (first, weight) in parts.iter() {
-                let weight = weight?;
+            for first in (0..classes).step_by(at_once) {
+                let weight = part(first)?;
                 let logits = logits.narrow(1, first, weight.dim(0)?)?;
                 multiply(&logits, false, &states, &weight.t()?)?;
             }
@@ -184,8 +193,8 @@ impl Pass {
                 continue;
             }
             let slopes = logits.to_dtype(operand)?;
-            for (first_class, weight) in parts.iter() {
-                let weight = weight?;
+            for first_class in (0..classes).step_by(at_once) {
+                let weight = part(first_class)?;
                 let classes = weight.dim(0)?;
                 let slopes = slopes.narrow(1, first_class, classes)?;
                 if let Some(sums) = &of_hidden {
@@ -261,39 +270,6 @@ impl Kept {
             *scaled = Some(gradient.to_dtype(input.dtype())?.reshape(input.shape())?);
         }
         Ok(scaled)
-    }
-}
-
-/// The rows of a weight, some at a time.
-struct Parts {
-    weight: Tensor,
-    operand: DType,
-    at_once: usize,
-}
-
-impl Parts {
-    fn new(weight: &Tensor, operand: DType) -> Result<Self> {
-        let classes = weight.dim(0)?;
-        Ok(Self {
-            weight: regular(weight)?,
-            operand,
-            at_once: match weight.device().is_cpu() {
-                true => CLASSES_AT_ONCE,
-                false => classes.max(1),
-            },
-        })
-    }
-
-    /// The number of the first row of a part, and the part.
-    fn iter(&self) -> impl Iterator<Item = (usize, Result<Tensor>)> {
-        let classes = self.weight.dims().first().copied().unwrap_or(0);
-        let parts = (0..classes).step_by(self.at_once);
-        parts.map(move |first| {
-            let part = self
-                .weight
-                .narrow(0, first, self.at_once.min(classes - first));
-            (first, part.and_then(|part| part.to_dtype(self.operand)))
-        })
     }
 }
 
