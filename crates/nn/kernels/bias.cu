@@ -1,4 +1,4 @@
-// Adds a vector to each row in place. src/kernel/cuda/enabled/kernels.rs launches a thread for each element.
+// Adds a vector to each row in place. src/kernel/cuda/enabled/in_place.rs launches a thread for each element.
 
 #include "rows.cuh"
 

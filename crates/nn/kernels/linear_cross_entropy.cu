@@ -1,4 +1,4 @@
-// Losses of rows of logits and their gradients in place. src/kernel/cuda/enabled/kernels.rs launches a block for
+// Losses of rows of logits and their gradients in place. src/kernel/cuda/enabled/in_place.rs launches a block for
 // each row.
 
 #include "rows.cuh"

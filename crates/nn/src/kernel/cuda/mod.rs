@@ -1,13 +1,17 @@
 //! Kernels on CUDA. Without the feature `cuda` there are none.
 
 #[cfg(not(feature = "cuda"))]
+mod any;
+#[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "launches kernels")]
 mod enabled;
 
 #[cfg(not(feature = "cuda"))]
-pub use disabled::{CudaKernel, run};
+pub use any::CudaKernel;
+#[cfg(not(feature = "cuda"))]
+pub use disabled::run;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]

@@ -81,7 +81,7 @@ impl<T> Elements for CudaViewMut<'_, T> {
     }
 }
 
-/// A launch, but for the tensors. Only kernels.rs beside this file and attention/chunks/kernels.rs make one. They say of the kernels in
+/// A launch, but for the tensors. Only the files beside this one and attention/chunks/kernels.rs make one. They say of the kernels in
 /// `kernels/` which numbers a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are
 /// compared with that.
 pub struct Launch {

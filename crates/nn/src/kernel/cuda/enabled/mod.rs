@@ -1,3 +1,4 @@
+mod in_place;
 mod kernels;
 mod launch;
 mod product;
@@ -5,7 +6,8 @@ mod product;
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
-pub use kernels::{CudaKernel, add_to_rows, losses_of_rows, run, scale};
+pub use in_place::{add_to_rows, losses_of_rows, scale};
+pub use kernels::{CudaKernel, run};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::multiply;
