@@ -1,8 +1,7 @@
 use candle_core::{DType, Error, Result, Tensor, bail};
 
 use super::chunks;
-use super::options::Attention;
-use super::rule::{NAME, Rule, wide};
+use super::rule::{Attention, NAME, Rule, wide};
 use super::tiles;
 use crate::graph::{Backward, Gradients, record};
 

@@ -2,8 +2,7 @@
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::Found;
-use super::chunk::Chunk;
+use super::{Chunk, Found};
 use crate::attention::rule::{Dropout, Rule, wide};
 
 pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {

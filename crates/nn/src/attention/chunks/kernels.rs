@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::chunk::Chunk;
+use super::Chunk;
 use crate::attention::rule::{NAME, Rule, wide};
 use crate::kernel::cuda::{Argument, Launch, Module, each_row, module};
 use crate::kernel::{InPlace, in_place, mismatch};

@@ -3,10 +3,8 @@
 use candle_core::{DType, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::options::{Arguments, LinearCrossEntropy, NAME, Rule};
-use super::product::{multiply, scale};
-use super::rows::losses;
-use super::tokens::{Tokens, zero_others};
+use super::rows::{losses, multiply, scale};
+use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
 use crate::kernel::{same_device, same_type, sum_type};
 use crate::scope::current;

@@ -12,9 +12,8 @@ use crate::loss::cross_entropy::{CrossEntropy, CrossEntropyBackward};
 use crate::norm::{CellGradient, CellScaling, CellSums};
 use crate::ops::curves::Curve;
 use crate::ops::dropout::Mask;
-use crate::ops::elementwise::{Slopes, Values};
+use crate::ops::elementwise::{Slopes, Swiglu, SwigluBackward, Values};
 use crate::ops::softmax::{Softmax, SoftmaxBackward};
-use crate::ops::swiglu::{Swiglu, SwigluBackward};
 
 const ACTIVATION: Module = module!("activation");
 const CELLS: Module = module!("cells");
