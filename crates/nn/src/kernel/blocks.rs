@@ -3,7 +3,6 @@
 //! A kernel is compiled for f32 and f64 only. Blocks of other types are widened and rounded here.
 
 use std::borrow::Cow;
-use std::mem::take;
 
 use candle_core::{Result, Shape, Storage, Tensor, WithDType};
 use num_traits::Zero;
@@ -33,11 +32,8 @@ pub fn run<T: Element>(
             (false, _) => Source::All(slice_of::<T::Sum>(storage, layout, name)?.into()),
         });
     }
-    let mut outputs: Vec<_> = plan
-        .outputs
-        .iter()
-        .map(|of| Output::<T>::new(plan, of))
-        .collect();
+    let outputs = plan.outputs.iter().map(|of| Output::<T>::new(plan, of));
+    let mut outputs: Vec<_> = outputs.collect();
     let mut blocks: Vec<Vec<Part<T>>> = Vec::new();
     blocks.resize_with(plan.blocks(), Vec::new);
     for output in &mut outputs {
@@ -45,19 +41,15 @@ pub fn run<T: Element>(
     }
     on_all_threads(blocks, &|index, mut parts| {
         let first = index * plan.at_once;
-        let given: Vec<_> = sources
-            .iter()
-            .map(|source| source.rows(first, plan.at_once))
-            .collect();
+        let given = sources.iter().map(|it| it.rows(first, plan.at_once));
+        let given: Vec<_> = given.collect();
         let given: Vec<_> = given.iter().map(|rows| &**rows).collect();
         work(first, &given, parts.iter_mut().map(Part::zeros).collect())?;
         parts.into_iter().for_each(Part::finish);
         Ok(())
     })?;
-    Ok(outputs
-        .into_iter()
-        .map(|output| output.tensor(plan))
-        .collect())
+    let outputs = outputs.into_iter().map(|output| output.tensor(plan));
+    Ok(outputs.collect())
 }
 
 /// An input.
@@ -119,17 +111,19 @@ impl<T: Element> Output<T> {
 
     /// Gives each block its part.
     fn share<'a>(&'a mut self, blocks: &mut [Vec<Part<'a, T>>]) {
+        let of_block = self.of_block.max(1);
         match &mut self.values {
             Values::Wide(values) => {
-                let mut rest = values.as_mut_slice();
+                let mut parts = values.chunks_mut(of_block);
                 for block in blocks {
-                    block.push(Part::Wide(first(&mut rest, self.of_block)));
+                    block.push(Part::Wide(parts.next().unwrap_or_default()));
                 }
             }
             Values::Narrow(values) => {
-                let mut rest = values.as_mut_slice();
+                let mut parts = values.chunks_mut(of_block);
                 for block in blocks {
-                    block.push(Part::Narrow(first(&mut rest, self.of_block), Vec::new()));
+                    let part = parts.next().unwrap_or_default();
+                    block.push(Part::Narrow(part, Vec::new()));
                 }
             }
         }
@@ -154,13 +148,6 @@ impl<T: Element> Output<T> {
     }
 }
 
-fn first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
-    let all = take(rest);
-    let (part, others) = all.split_at_mut(len.min(all.len()));
-    *rest = others;
-    part
-}
-
 /// The sum of parts of `len` elements, in their order.
 fn added_up<S: Element<Sum = S>>(values: Vec<S>, len: usize) -> Vec<S> {
     if values.len() == len {
@@ -168,9 +155,8 @@ fn added_up<S: Element<Sum = S>>(values: Vec<S>, len: usize) -> Vec<S> {
     }
     let mut sums = vec![S::zero(); len];
     for part in values.chunks(len.max(1)) {
-        sums.iter_mut()
-            .zip(part)
-            .for_each(|(sum, part)| *sum += *part);
+        let pairs = sums.iter_mut().zip(part);
+        pairs.for_each(|(sum, part)| *sum += *part);
     }
     sums
 }
