@@ -8,7 +8,7 @@ use crate::graph::{Backward, Gradients, record};
 macro_rules! layer {
     (
         $(#[$doc:meta])*
-        $layer:ident($config:ident, $weight:literal), $with_bias:ident, $without_bias:ident
+        $layer:ident($config:ident, $weight:literal), $($make:ident $with:literal),+
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
@@ -44,30 +44,24 @@ macro_rules! layer {
             }
         }
 
-        crate::conv::layer::maker! { $layer, $config, $with_bias, "with" }
-        crate::conv::layer::maker! { $layer, $config, $without_bias, "without" }
+        $(
+            #[doc = concat!(
+                "Makes a [`", stringify!($layer), "`] ", $with, " a bias, named and initialized as by [`candle_nn::",
+                stringify!($make), "`].\n\n# Errors\nThose of the `VarBuilder`."
+            )]
+            pub fn $make(
+                in_channels: usize,
+                out_channels: usize,
+                kernel_size: usize,
+                cfg: candle_nn::$config,
+                vb: candle_nn::VarBuilder,
+            ) -> Result<$layer> {
+                Ok(candle_nn::$make(in_channels, out_channels, kernel_size, cfg, vb)?.into())
+            }
+        )+
     };
 }
 pub(super) use layer;
-
-macro_rules! maker {
-    ($layer:ident, $config:ident, $make:ident, $with:literal) => {
-        #[doc = concat!(
-            "Makes a [`", stringify!($layer), "`] ", $with, " a bias, named and initialized as by [`candle_nn::", stringify!($make), "`].",
-            "\n\n# Errors\nThose of the `VarBuilder`."
-        )]
-        pub fn $make(
-            in_channels: usize,
-            out_channels: usize,
-            kernel_size: usize,
-            cfg: candle_nn::$config,
-            vb: candle_nn::VarBuilder,
-        ) -> Result<$layer> {
-            Ok(candle_nn::$make(in_channels, out_channels, kernel_size, cfg, vb)?.into())
-        }
-    };
-}
-pub(super) use maker;
 
 /// Adds the bias of each channel and puts the sum into the graph, which keeps it and not `y`. `gradients` maps input, weight, the
 /// output's gradient, and which of the two are asked for, to those of input and weight.

@@ -8,7 +8,7 @@ use super::layer::{layer, record_with_bias, widened};
 layer! {
     /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
     Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
-    conv1d, conv1d_no_bias
+    conv1d "with", conv1d_no_bias "without"
 }
 
 impl Module for Conv1d {
@@ -28,7 +28,7 @@ impl Module for Conv1d {
 layer! {
     /// The transpose of a convolution over the last dimension, as [`candle_nn::ConvTranspose1d`], with a backward pass. It keeps its output.
     ConvTranspose1d(ConvTranspose1dConfig, "(in, out / groups, kernel)"),
-    conv_transpose1d, conv_transpose1d_no_bias
+    conv_transpose1d "with", conv_transpose1d_no_bias "without"
 }
 
 impl Module for ConvTranspose1d {

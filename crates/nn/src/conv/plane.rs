@@ -6,7 +6,7 @@ use super::layer::{layer, record_with_bias, widened};
 layer! {
     /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
     Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
-    conv2d, conv2d_no_bias
+    conv2d "with", conv2d_no_bias "without"
 }
 
 impl Conv2d {
@@ -123,7 +123,7 @@ layer! {
     /// The transpose of a convolution over the last two dimensions, as [`candle_nn::ConvTranspose2d`]; f16 and bf16 are computed in f32 and
     /// rounded at the end, so that gradients are summed in f32. It keeps its inputs, in f32.
     ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),
-    conv_transpose2d, conv_transpose2d_no_bias
+    conv_transpose2d "with", conv_transpose2d_no_bias "without"
 }
 
 impl Module for ConvTranspose2d {

@@ -87,30 +87,21 @@ impl Logits {
         }
         if let Some(slopes) = &rule.slopes {
             let slopes = slopes.reshape((1, (), 1, 1))?;
-            let bias = slopes.broadcast_mul(&distances(rule, chunk, &masked)?)?;
-            masked = masked.broadcast_sub(&bias)?;
+            let distances = each_pair(chunk, &masked, |query, key| {
+                (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
+            })?;
+            masked = masked.broadcast_sub(&slopes.broadcast_mul(&distances)?)?;
         }
         let last = chunk.first + chunk.queries;
         if (chunk.first..last).any(|query| rule.seen(query) != (0..chunk.keys)) {
-            masked = masked.broadcast_add(&hidden(rule, chunk, &masked)?)?;
+            let hidden = each_pair(chunk, &masked, |query, key| match rule.seen(query) {
+                seen if seen.contains(&key) => 0.,
+                _ => f32::NEG_INFINITY,
+            })?;
+            masked = masked.broadcast_add(&hidden)?;
         }
         Ok(Self { masked, slopes })
     }
-}
-
-/// −∞ where a query does not see a key, else 0.
-fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
-    each_pair(chunk, like, |query, key| match rule.seen(query) {
-        seen if seen.contains(&key) => 0.,
-        _ => f32::NEG_INFINITY,
-    })
-}
-
-/// How far a query is from a key.
-fn distances(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
-    each_pair(chunk, like, |query, key| {
-        (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
-    })
 }
 
 /// A function of a chunk's queries and keys.

@@ -133,18 +133,13 @@ fn on_cpu<T: Number>(arguments: &Arguments, logits: &mut [T], layout: &Layout) -
     let (rows, width) = layout.shape().dims2()?;
     let (storage, of_targets) = arguments.targets.storage_and_layout();
     let targets = slice_of::<i64>(&storage, of_targets, NAME)?;
-    let weights = arguments
-        .weights
-        .map(|weights| weights.storage_and_layout());
-    let weights = match &weights {
-        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
-        None => &[],
-    };
-    let bias = arguments.bias.map(|bias| bias.storage_and_layout());
-    let bias = match &bias {
-        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
-        None => &[],
-    };
+    let optional = [arguments.weights, arguments.bias];
+    let optional = optional.map(|tensor| tensor.map(Tensor::storage_and_layout));
+    let [weights, bias] = optional.each_ref().map(|tensor| match tensor {
+        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME),
+        None => Ok(&[][..]),
+    });
+    let (weights, bias) = (weights?, bias?);
     let rule = &arguments.rule;
     let row = Row {
         smoothing: T::of(rule.smoothing),

@@ -186,28 +186,17 @@ impl CudaKernel<1, 1> for Mask {
     }
 }
 
-/// A tensor's rows, of which each has a block.
-struct RowGrid {
-    grid: LaunchConfig,
-    rows: usize,
-    /// Elements of all rows.
-    len: usize,
-}
-
-fn rows_of(xs: &Tensor, width: usize) -> Result<RowGrid> {
+/// A block for each row of `width` elements, the number of rows, and the elements of all of them.
+fn rows_of(xs: &Tensor, width: usize) -> Result<(LaunchConfig, usize, usize)> {
     let rows = xs.elem_count() / width.max(1);
-    Ok(RowGrid {
-        grid: each_row(rows, width)?,
-        rows,
-        len: rows * width,
-    })
+    Ok((each_row(rows, width)?, rows, rows * width))
 }
 
 /// (width, logarithm, xs, ys), both tensors of as many rows of `width` elements as there are blocks.
 impl CudaKernel<1, 1> for Softmax {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let numbers = [self.width as u64, u64::from(self.logarithm)];
-        let RowGrid { grid, len, .. } = rows_of(xs, self.width)?;
+        let (grid, _, len) = rows_of(xs, self.width)?;
         Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 2]))
     }
 }
@@ -215,7 +204,7 @@ impl CudaKernel<1, 1> for Softmax {
 /// (width, logarithm, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
 impl CudaKernel<2, 1> for SoftmaxBackward {
     fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        let RowGrid { grid, len, .. } = rows_of(ys, self.0.width)?;
+        let (grid, _, len) = rows_of(ys, self.0.width)?;
         let numbers = [self.0.width as u64, u64::from(self.0.logarithm)];
         Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
     }
@@ -226,7 +215,7 @@ impl CudaKernel<2, 1> for SoftmaxBackward {
 impl CudaKernel<1, 2> for CrossEntropy {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let (targets, none) = self.targets.numbers()?;
-        let RowGrid { grid, rows, len } = rows_of(xs, self.width)?;
+        let (grid, rows, len) = rows_of(xs, self.width)?;
         let numbers = [self.width as u64, none as u64];
         let counts = [rows, len, rows, rows];
         let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
@@ -240,7 +229,7 @@ impl CudaKernel<1, 2> for CrossEntropy {
 impl CudaKernel<3, 1> for CrossEntropyBackward {
     fn launch(&self, [_, _, xs]: [&Tensor; 3]) -> Result<Launch> {
         let (targets, none) = self.0.targets.numbers()?;
-        let RowGrid { grid, rows, len } = rows_of(xs, self.0.width)?;
+        let (grid, rows, len) = rows_of(xs, self.0.width)?;
         let numbers = [self.0.width as u64, none as u64];
         let counts = [rows, rows, 1, len, len];
         let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
@@ -299,7 +288,7 @@ impl CudaKernel<3, 1> for RowsForward {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
         let rows = self.0;
         let (width, center) = (rows.width, u64::from(rows.center));
-        let RowGrid { grid, len, .. } = rows_of(xs, width)?;
+        let (grid, _, len) = rows_of(xs, width)?;
         let numbers = [width as u64, rows.eps.to_bits(), center];
         let counts = [len, width, width, len];
         Ok(Launch::new((NORM, Self::NAME), grid, numbers, counts))
