@@ -195,7 +195,7 @@ pub(crate) fn normalize(
                 Some(bias) => bias.detach(),
                 None => weight.zeros_like()?,
             };
-            let [ys] = kernel::run(&RowsForward(rows), [xs, weight, &shift])?;
+            let [ys] = kernel::run(&rows, [xs, weight, &shift])?;
             ys
         }
     };
@@ -255,20 +255,18 @@ impl Rows {
 }
 
 /// y = w · (x − mean) / deviation + b for each row, from x, w and b.
-pub(crate) struct RowsForward(pub Rows);
-
-impl Kernel<3, 1> for RowsForward {
+impl Kernel<3, 1> for Rows {
     const NAME: &'static str = "rows_forward";
 
     fn plan(&self, [xs, _, _]: [&Tensor; 3]) -> Plan {
-        let width = self.0.width;
+        let width = self.width;
         Plan::of_rows(xs, width, [Extent::Row(width), Extent::All, Extent::All])
     }
 
     fn cpu<S: Number>(&self, _: usize, [xs, weight, bias]: [&[S]; 3], [ys]: [&mut [S]; 1]) {
-        let width = self.0.width;
+        let width = self.width;
         for (y, x) in ys.chunks_mut(width).zip(xs.chunks(width)) {
-            self.0.divide(x, y);
+            self.divide(x, y);
             for ((y, w), b) in y.iter_mut().zip(weight).zip(bias) {
                 *y = *y * *w + *b;
             }

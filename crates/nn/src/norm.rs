@@ -29,10 +29,6 @@ impl Cells {
         }
     }
 
-    fn plan(self, xs: &Tensor, inputs: &[Extent]) -> Plan {
-        Plan::of_rows(xs, self.width(), inputs)
-    }
-
     /// Writes f(values, x, dy) for each element, with the values of its cell. `first` is the number of the first row.
     fn map<S: Number, const N: usize>(
         self,
@@ -134,46 +130,40 @@ impl Kernel<3, 2> for CellSums {
 }
 
 /// y = (x − mean) · scale + shift, from the means, scales and shifts of the cells and x.
-pub struct CellScaling(pub Cells);
-
-impl Kernel<4, 1> for CellScaling {
+impl Kernel<4, 1> for Cells {
     const NAME: &'static str = "cell_scaling";
 
     const WIDE: usize = 3;
 
     fn plan(&self, [.., xs]: [&Tensor; 4]) -> Plan {
-        let row = Extent::Row(self.0.width());
-        self.0
-            .plan(xs, &[Extent::All, Extent::All, Extent::All, row])
+        let (all, row) = (Extent::All, Extent::Row(self.width()));
+        Plan::of_rows(xs, self.width(), [all, all, all, row])
     }
 
     fn cpu<S: Number>(&self, first: usize, inputs: [&[S]; 4], [ys]: [&mut [S]; 1]) {
         let [mean, scale, shift, xs] = inputs;
         let values = [mean, scale, shift];
-        self.0
-            .map(first, values, [xs, xs], ys, |[mean, scale, shift], x, _| {
-                (x - mean) * scale + shift
-            });
+        self.map(first, values, [xs, xs], ys, |[mean, scale, shift], x, _| {
+            (x - mean) * scale + shift
+        });
     }
 }
 
 /// dx = dy · scale − (x − mean) · slope − shift, from the means, scales, slopes and shifts of the cells, x and dy.
-pub struct CellGradient(pub Cells);
-
-impl Kernel<6, 1> for CellGradient {
+impl Kernel<6, 1> for Cells {
     const NAME: &'static str = "cell_gradient";
 
     const WIDE: usize = 4;
 
     fn plan(&self, [.., xs]: [&Tensor; 6]) -> Plan {
-        let (all, row) = (Extent::All, Extent::Row(self.0.width()));
-        self.0.plan(xs, &[all, all, all, all, row, row])
+        let (all, row) = (Extent::All, Extent::Row(self.width()));
+        Plan::of_rows(xs, self.width(), [all, all, all, all, row, row])
     }
 
     fn cpu<S: Number>(&self, first: usize, inputs: [&[S]; 6], [dxs]: [&mut [S]; 1]) {
         let [mean, scale, slope, shift, xs, dys] = inputs;
         let values = [mean, scale, slope, shift];
-        self.0.map(
+        self.map(
             first,
             values,
             [xs, dys],
@@ -306,7 +296,7 @@ impl Groups {
                 let mean = self.spread(&statistics.mean)?;
                 let scale = self.spread(&weight.broadcast_mul(&statistics.scale)?)?;
                 let shift = self.spread(&bias)?;
-                let [ys] = kernel::run(&CellScaling(self.cells), [&mean, &scale, &shift, dense])?;
+                let [ys] = kernel::run(&self.cells, [&mean, &scale, &shift, dense])?;
                 ys
             }
         };
@@ -356,7 +346,7 @@ impl Groups {
         let scale = self.spread(&weight.broadcast_mul(scale)?)?;
         let (slope, shift) = (self.spread(&slope)?, self.spread(&shift)?);
         let inputs = [&mean, &scale, &slope, &shift, xs, dys];
-        let [dxs] = kernel::run(&CellGradient(self.cells), inputs)?;
+        let [dxs] = kernel::run(&self.cells, inputs)?;
         let dweight = needs_weight.then(|| self.of_parameter(&along, of_weight));
         let dbias = needs_bias.then(|| self.of_parameter(&bias, of_bias));
         Ok([Some(dxs), dweight.transpose()?, dbias.transpose()?])

@@ -12,7 +12,7 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
     let ys = forward(curve, &xs.detach())?;
     let kept = xs.detach();
     let backward = move |gradient: Tensor, _| {
-        let [dxs] = kernel::run(&Slopes(curve), [&kept, &gradient])?;
+        let [dxs] = kernel::run(&curve, [&kept, &gradient])?;
         Ok([Some(dxs)])
     };
     record_lean("activation", [xs], ys, backward)
@@ -23,14 +23,12 @@ fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
     if matches!(xs.dtype(), DType::F32 | DType::F64) && xs.elem_count() > 0 && curve.is_candles() {
         return curve.by_candle(xs);
     }
-    let [ys] = kernel::run(&Values(curve), [xs])?;
+    let [ys] = kernel::run(&curve, [xs])?;
     Ok(ys)
 }
 
 /// y = curve(x)
-pub struct Values(pub Curve);
-
-impl Kernel<1, 1> for Values {
+impl Kernel<1, 1> for Curve {
     const NAME: &'static str = "activation";
 
     fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
@@ -38,14 +36,12 @@ impl Kernel<1, 1> for Values {
     }
 
     fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
-        values(self.0, xs, ys);
+        values(*self, xs, ys);
     }
 }
 
 /// dx = dy · curve'(x)
-pub struct Slopes(pub Curve);
-
-impl Kernel<2, 1> for Slopes {
+impl Kernel<2, 1> for Curve {
     const NAME: &'static str = "activation_backward";
 
     fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {
@@ -53,7 +49,7 @@ impl Kernel<2, 1> for Slopes {
     }
 
     fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
-        slopes(self.0, xs, dys, dxs);
+        slopes(*self, xs, dys, dxs);
     }
 }
 
@@ -148,7 +144,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let [gate, up] = &kept;
         let [of_gate, of_up] = needs;
         let of_gate = of_gate.then(|| {
-            let [gradient] = kernel::run(&Slopes(Curve::Silu), [gate, &(&gradient * up)?])?;
+            let [gradient] = kernel::run(&Curve::Silu, [gate, &(&gradient * up)?])?;
             Result::Ok(gradient)
         });
         let of_up = of_up.then(|| &gradient * silu(gate)?);
@@ -174,10 +170,11 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
         return candle_nn::ops::swiglu(xs);
     }
     let width = both / 2;
-    let [ys] = kernel::run(&Swiglu { width }, [xs])?;
+    let kernel = Swiglu { width };
+    let [ys] = kernel::run(&kernel, [xs])?;
     let backward = move |given: Backward<1>| {
         let [xs] = &given.inputs;
-        let [dxs] = kernel::run(&SwigluBackward { width }, [xs, &given.gradient])?;
+        let [dxs] = kernel::run(&kernel, [xs, &given.gradient])?;
         Ok([Some(dxs)])
     };
     record("swiglu", [xs], ys, backward)
@@ -214,11 +211,7 @@ impl Kernel<1, 1> for Swiglu {
 }
 
 /// da = b · silu'(a) · dy, db = silu(a) · dy
-pub struct SwigluBackward {
-    pub width: usize,
-}
-
-impl Kernel<2, 1> for SwigluBackward {
+impl Kernel<2, 1> for Swiglu {
     const NAME: &'static str = "swiglu_backward";
 
     fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {

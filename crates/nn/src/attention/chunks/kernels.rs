@@ -74,10 +74,11 @@ fn run(
         // (chunk, mask, slopes, inputs, into), of the sizes and types that were checked. The strides of a rule's mask stay within it, and there
         // is a slope for each head; both may be null.
         let grid = each_row(rows, chunk.keys)?;
-        let mut launch = Launch::new((ATTENTION, name), grid, [], counts);
+        let mut launch = Launch::new(ATTENTION, grid, [], counts);
         let geometry = Box::new(geometry(rule, chunk));
         launch.arguments.push(Argument::Elements(geometry));
-        launch.run(&device, dtype, &sources, [(storage, Some(layout))])
+        let targets = [(storage, Some(layout))];
+        launch.run(name, &device, dtype, &sources, targets)
     })
 }
 

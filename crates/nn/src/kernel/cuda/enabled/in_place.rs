@@ -20,8 +20,9 @@ pub fn add_to_rows((rows, layout): (&mut CudaStorage, &Layout), bias: &Tensor) -
     }
     // (len, width, bias, rows), where the rows have `len` elements and the bias has `width`, more than 0, of the same type.
     let numbers = [len as u64, width as u64];
-    let launch = Launch::new((BIAS, NAME), each_element(len), numbers, [width, len]);
-    launch.run(&device, dtype, &[Some(bias)], [(rows, Some(layout))])
+    let launch = Launch::new(BIAS, each_element(len), numbers, [width, len]);
+    let targets = [(rows, Some(layout))];
+    launch.run(NAME, &device, dtype, &[Some(bias)], targets)
 }
 
 /// The losses of rows of logits, which become gradients if those are asked for.
@@ -69,11 +70,11 @@ pub fn losses_of_rows(
         rows * width,
         rows,
     ];
-    let kernel = (LINEAR_CROSS_ENTROPY, NAME);
-    let launch = Launch::new(kernel, each_row(rows, width)?, numbers, counts);
+    let grid = each_row(rows, width)?;
+    let launch = Launch::new(LINEAR_CROSS_ENTROPY, grid, numbers, counts);
     let sources = [Some(given.targets), given.weights, given.bias];
     let targets = [(logits, Some(layout)), (&mut losses, None)];
-    launch.run(&device, dtype, &sources, targets)?;
+    launch.run(NAME, &device, dtype, &sources, targets)?;
     Ok(losses)
 }
 
@@ -88,7 +89,8 @@ pub fn scale((values, layout): (&mut CudaStorage, &Layout), factor: &Tensor) -> 
         return Err(mismatch(NAME));
     }
     // (len, factor, values): there are `len` values and one factor, of the same type.
-    let (len, kernel) = (layout.shape().elem_count(), (LINEAR_CROSS_ENTROPY, NAME));
-    let launch = Launch::new(kernel, each_element(len), [len as u64], [1, len]);
-    launch.run(&device, dtype, &[Some(factor)], [(values, Some(layout))])
+    let (len, targets) = (layout.shape().elem_count(), [(values, Some(layout))]);
+    let grid = each_element(len);
+    let launch = Launch::new(LINEAR_CROSS_ENTROPY, grid, [len as u64], [1, len]);
+    launch.run(NAME, &device, dtype, &[Some(factor)], targets)
 }

@@ -86,8 +86,6 @@ impl<T> Elements for CudaViewMut<'_, T> {
 /// compared with that.
 pub struct Launch {
     module: Module,
-    /// The kernel's, without the type.
-    name: &'static str,
     pub grid: LaunchConfig,
     /// The first ones.
     pub arguments: Vec<Argument<'static>>,
@@ -99,14 +97,13 @@ pub struct Launch {
 
 impl Launch {
     pub fn new(
-        (module, name): (Module, &'static str),
+        module: Module,
         grid: LaunchConfig,
         numbers: impl IntoIterator<Item = u64>,
         counts: impl Into<Vec<usize>>,
     ) -> Self {
         Self {
             module,
-            name,
             grid,
             arguments: numbers.into_iter().map(Argument::Bits).collect(),
             tensors: Vec::new(),
@@ -114,18 +111,18 @@ impl Launch {
         }
     }
 
-    /// Launches the kernel for elements of a type. Without a layout, all of a target is written.
+    /// Launches the kernel `name` for elements of a type. Without a layout, all of a target is written.
     ///
     /// # Errors
     /// If there is another number of tensors, or one has fewer elements than the kernel reads or writes.
     pub fn run<'a>(
         self,
+        name: &'static str,
         device: &CudaDevice,
         dtype: DType,
         sources: &[Option<&Tensor>],
         targets: impl IntoIterator<Item = (&'a mut CudaStorage, Option<&'a Layout>)>,
     ) -> Result<()> {
-        let name = self.name;
         let sources = self.tensors.iter().map(Some).chain(sources.iter().copied());
         let storages: Vec<_> = sources
             .map(|source| source.map(Tensor::storage_and_layout))
