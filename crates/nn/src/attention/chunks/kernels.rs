@@ -3,27 +3,27 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::Chunk;
-use crate::attention::rule::{NAME, Rule, wide};
+use crate::attention::rule::{NAME, wide};
 use crate::kernel::cuda::{Argument, Launch, Module, each_row, module};
 use crate::kernel::{InPlace, in_place, mismatch};
 
 const ATTENTION: Module = module!("attention");
 
 /// Turns scores into weights in place; the statistics.
-pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
-    let rows = (rule.sizes.batch, rule.sizes.heads, chunk.queries, 2);
+pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
+    let sizes = chunk.rule.sizes;
+    let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
     let dtype = scores.dtype();
     let statistics = Tensor::zeros(rows, wide(dtype), scores.device())?;
     let (scores, sums) = ((scores, dtype, chunk.keys), (&statistics, wide(dtype), 2));
-    run(rule, chunk, "attention_sums", dtype, &[scores, sums])?;
-    run(rule, chunk, "attention_weights", dtype, &[sums, scores])?;
+    run(chunk, "attention_sums", dtype, &[scores, sums])?;
+    run(chunk, "attention_weights", dtype, &[sums, scores])?;
     Ok(statistics)
 }
 
 /// Turns gradients of weights into gradients of scores, and scores into weights, in place. Given also the statistics and
 /// Σ weight · gradient of each row.
 pub fn differentiate(
-    rule: &Rule,
     chunk: &Chunk,
     [scores, gradients]: [&Tensor; 2],
     [statistics, sums]: [&Tensor; 2],
@@ -32,27 +32,16 @@ pub fn differentiate(
     let [scores, gradients] = [scores, gradients].map(|tensor| (tensor, dtype, chunk.keys));
     let (statistics, sums) = ((statistics, wide(dtype), 2), (sums, wide(dtype), 1));
     let operands = [statistics, sums, scores, gradients];
-    run(rule, chunk, "attention_gradients", dtype, &operands)?;
-    run(
-        rule,
-        chunk,
-        "attention_weights",
-        dtype,
-        &[statistics, scores],
-    )
+    run(chunk, "attention_gradients", dtype, &operands)?;
+    run(chunk, "attention_weights", dtype, &[statistics, scores])
 }
 
 /// A contiguous tensor, its type, and how many numbers it has for each row of scores.
 type Operand<'a> = (&'a Tensor, DType, usize);
 
 /// Launches a kernel for scores of this type, with a block for each row. It writes the last operand and reads the others.
-fn run(
-    rule: &Rule,
-    chunk: &Chunk,
-    name: &'static str,
-    dtype: DType,
-    operands: &[Operand],
-) -> Result<()> {
+fn run(chunk: &Chunk, name: &'static str, dtype: DType, operands: &[Operand]) -> Result<()> {
+    let rule = chunk.rule;
     let rows = rule.sizes.batch * rule.sizes.heads * chunk.queries;
     let mut counts = vec![0; 2];
     for (tensor, dtype, numbers) in operands {
@@ -75,7 +64,7 @@ fn run(
         // is a slope for each head; both may be null.
         let grid = each_row(rows, chunk.keys)?;
         let mut launch = Launch::new(ATTENTION, grid, [], counts);
-        let geometry = Box::new(geometry(rule, chunk));
+        let geometry = Box::new(geometry(chunk));
         launch.arguments.push(Argument::Elements(geometry));
         let targets = [(storage, Some(layout))];
         launch.run(name, &device, dtype, &sources, targets)
@@ -83,8 +72,8 @@ fn run(
 }
 
 /// The first argument of all kernels: the fields of `Chunk` in kernels/attention.cu, of 8 bytes each.
-fn geometry(rule: &Rule, chunk: &Chunk) -> [u64; 17] {
-    let sizes = rule.sizes;
+fn geometry(chunk: &Chunk) -> [u64; 17] {
+    let (rule, sizes) = (chunk.rule, chunk.rule.sizes);
     let mut mask_strides = [0; 4];
     if let Some(mask) = &rule.mask {
         let of_dims = mask.dims().iter().zip(mask.stride());

@@ -8,7 +8,7 @@ mod tests;
 
 use candle_core::{D, Device, Result, Tensor};
 
-use super::rule::{Rule, Sizes, wide};
+use super::rule::{Rule, wide};
 
 /// Bytes of a chunk of scores.
 fn most_bytes(device: &Device) -> usize {
@@ -24,17 +24,16 @@ pub fn forward(rule: &Rule, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)>
     let output = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
     let output = Tensor::zeros(output, dtype, device)?;
     let mut statistics = Vec::new();
-    let keys = Keys::new(rule, k, v)?;
+    let (k, v) = (k.contiguous()?, v.contiguous()?);
     for chunk in chunks(rule, most_bytes(device) / dtype.size_in_bytes()) {
         if chunk.keys == 0 {
             let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
             statistics.push(Tensor::zeros(rows, wide(dtype), device)?);
             continue;
         }
-        let scores = keys.scores(&chunk, &chunk.scaled(rule, q)?)?;
-        let (weights, of_chunk) = weights(rule, &chunk, scores)?;
-        let values = keys.outputs(&chunk, &weights)?;
-        let values = values.transpose(1, 2)?.contiguous()?;
+        let scores = chunk.scores(&chunk.scaled(q)?, &k)?;
+        let (weights, of_chunk) = weights(&chunk, scores)?;
+        let values = chunk.sums(&weights, &v)?.transpose(1, 2)?.contiguous()?;
         output.slice_set(&values, 1, chunk.first)?;
         statistics.push(of_chunk);
     }
@@ -49,7 +48,7 @@ pub fn backward(
     of_mask: bool,
 ) -> Result<[Option<Tensor>; 4]> {
     let (dtype, device) = (q.dtype(), q.device());
-    let keys = Keys::new(rule, k, v)?;
+    let (k, v) = (k.contiguous()?, v.contiguous()?);
     let dq = Tensor::zeros(q.shape(), dtype, device)?;
     let dk = Tensor::zeros(k.shape(), wide(dtype), device)?;
     let dv = Tensor::zeros(v.shape(), wide(dtype), device)?;
@@ -61,17 +60,16 @@ pub fn backward(
         if chunk.keys == 0 {
             continue;
         }
-        let q = chunk.scaled(rule, q)?;
+        let q = chunk.scaled(q)?;
         let gradient = chunk.of(gradient)?;
         let sums = (gradient.to_dtype(wide(dtype))? * chunk.of(output)?.to_dtype(wide(dtype))?)?;
         let rows = [&chunk.of(statistics)?, &sums.sum(3)?];
-        let gradient = keys.group(&gradient)?;
-        let scores = keys.scores(&chunk, &q)?;
-        let gradients = keys.gradients(&chunk, &gradient)?;
-        let found = differentiate(rule, &chunk, [scores, gradients], rows, of_mask)?;
-        keys.add(&dv, &chunk, &found.weights, &gradient)?;
-        keys.add(&dk, &chunk, &found.scores, &q)?;
-        let of_chunk = (keys.queries(&chunk, &found.scores)? * rule.scale)?;
+        let gradient = chunk.group(&gradient)?;
+        let scores = [chunk.scores(&q, &k)?, chunk.scores(&gradient, &v)?];
+        let found = differentiate(&chunk, scores, rows, of_mask)?;
+        chunk.add(&dv, &found.weights, &gradient)?;
+        chunk.add(&dk, &found.scores, &q)?;
+        let of_chunk = (chunk.sums(&found.scores, &k)? * rule.scale)?;
         dq.slice_set(&of_chunk, 2, chunk.first)?;
         if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
             into_rows(into, &chunk, &from)?;
@@ -96,18 +94,17 @@ struct Found {
 }
 
 /// Turns scores into weights; also the statistics.
-fn weights(rule: &Rule, chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
+fn weights(chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
     #[cfg(feature = "cuda")]
     if scores.device().is_cuda() {
-        let statistics = kernels::weights(rule, chunk, &scores)?;
+        let statistics = kernels::weights(chunk, &scores)?;
         return Ok((scores, statistics));
     }
-    composed::weights(rule, chunk, &scores)
+    composed::weights(chunk, &scores)
 }
 
 /// Given scores and the gradients of weights, and for each row the statistics and Σ weight · gradient.
 fn differentiate(
-    rule: &Rule,
     chunk: &Chunk,
     [scores, gradients]: [Tensor; 2],
     rows: [&Tensor; 2],
@@ -115,19 +112,20 @@ fn differentiate(
 ) -> Result<Found> {
     #[cfg(feature = "cuda")]
     if scores.device().is_cuda() && !of_mask {
-        kernels::differentiate(rule, chunk, [&scores, &gradients], rows)?;
+        kernels::differentiate(chunk, [&scores, &gradients], rows)?;
         return Ok(Found {
             weights: scores,
             scores: gradients,
             mask: None,
         });
     }
-    composed::differentiate(rule, chunk, [&scores, &gradients], rows, of_mask)
+    composed::differentiate(chunk, [&scores, &gradients], rows, of_mask)
 }
 
 /// Some queries of all heads and samples, and the keys that any of them sees.
 #[derive(Debug, Clone, Copy)]
-struct Chunk {
+struct Chunk<'a> {
+    rule: &'a Rule,
     first: usize,
     queries: usize,
     keys: usize,
@@ -137,7 +135,7 @@ struct Chunk {
 const MOST_QUERIES: usize = 1024;
 
 /// Chunks of at most this many scores, if a query of all heads has not more.
-fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk> + use<'_> {
+fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk<'_>> {
     let sizes = rule.sizes;
     let of_query = (sizes.batch * sizes.heads * sizes.keys).max(1);
     let most = (most_scores / of_query).clamp(1, MOST_QUERIES);
@@ -145,6 +143,7 @@ fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk> + use<
         let queries = most.min(sizes.queries - first);
         let keys = rule.seen(first + queries - 1).end;
         Chunk {
+            rule,
             first,
             queries,
             keys,
@@ -152,7 +151,7 @@ fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk> + use<
     })
 }
 
-impl Chunk {
+impl Chunk<'_> {
     /// The chunk's part of a tensor of (batch, heads, queries, …).
     fn of(&self, tensor: &Tensor) -> Result<Tensor> {
         tensor.narrow(2, self.first, self.queries)?.contiguous()
@@ -160,9 +159,9 @@ impl Chunk {
 
     /// The chunk's queries, scaled, as (batch, key heads, group · queries, width): scores that are scaled
     /// first do not overflow in f16.
-    fn scaled(&self, rule: &Rule, q: &Tensor) -> Result<Tensor> {
-        let q = (q.narrow(2, self.first, self.queries)? * rule.scale)?;
-        group(&rule.sizes, &q)
+    fn scaled(&self, q: &Tensor) -> Result<Tensor> {
+        let q = (q.narrow(2, self.first, self.queries)? * self.rule.scale)?;
+        self.group(&q)
     }
 
     /// The chunk's part of a rule's mask.
@@ -176,68 +175,33 @@ impl Chunk {
             _ => mask.narrow(3, 0, self.keys),
         }
     }
-}
 
-/// (batch, heads, rows, width) as (batch, key heads, group · rows, width).
-fn group(sizes: &Sizes, tensor: &Tensor) -> Result<Tensor> {
-    let width = tensor.dim(D::Minus1)?;
-    tensor.reshape((sizes.batch, sizes.key_heads, (), width))
-}
-
-/// Keys and values, laid out for candle's products.
-struct Keys {
-    sizes: Sizes,
-    k: Tensor,
-    v: Tensor,
-}
-
-impl Keys {
-    fn new(rule: &Rule, k: &Tensor, v: &Tensor) -> Result<Self> {
-        Ok(Self {
-            sizes: rule.sizes,
-            k: k.contiguous()?,
-            v: v.contiguous()?,
-        })
-    }
-
+    /// (batch, heads, queries, width) as (batch, key heads, group · queries, width).
     fn group(&self, tensor: &Tensor) -> Result<Tensor> {
-        group(&self.sizes, tensor)
+        let (sizes, width) = (self.rule.sizes, tensor.dim(D::Minus1)?);
+        tensor.reshape((sizes.batch, sizes.key_heads, (), width))
     }
 
-    /// (batch, key heads, group · queries, width) as (batch, heads, queries, width).
-    fn ungroup(&self, chunk: &Chunk, tensor: &Tensor) -> Result<Tensor> {
-        let width = tensor.dim(D::Minus1)?;
-        tensor.reshape((self.sizes.batch, self.sizes.heads, chunk.queries, width))
+    /// The other way.
+    fn ungroup(&self, tensor: &Tensor) -> Result<Tensor> {
+        let (sizes, width) = (self.rule.sizes, tensor.dim(D::Minus1)?);
+        tensor.reshape((sizes.batch, sizes.heads, self.queries, width))
     }
 
-    /// q · kᵀ of grouped queries, as (batch, heads, queries, keys).
-    fn scores(&self, chunk: &Chunk, q: &Tensor) -> Result<Tensor> {
-        let k = self.k.narrow(2, 0, chunk.keys)?;
-        self.ungroup(chunk, &q.matmul(&k.t()?)?)
+    /// x · yᵀ of something grouped and of keys or values, as (batch, heads, queries, keys).
+    fn scores(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        self.ungroup(&x.matmul(&y.narrow(2, 0, self.keys)?.t()?)?)
     }
 
-    /// weights · v, as (batch, heads, queries, value width).
-    fn outputs(&self, chunk: &Chunk, weights: &Tensor) -> Result<Tensor> {
-        let v = self.v.narrow(2, 0, chunk.keys)?;
-        self.ungroup(chunk, &self.group(weights)?.matmul(&v)?)
-    }
-
-    /// The gradients of weights, given the grouped gradients of the output.
-    fn gradients(&self, chunk: &Chunk, gradient: &Tensor) -> Result<Tensor> {
-        let v = self.v.narrow(2, 0, chunk.keys)?;
-        self.ungroup(chunk, &gradient.matmul(&v.t()?)?)
-    }
-
-    /// The gradients of scaled queries, given those of scores.
-    fn queries(&self, chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
-        let k = self.k.narrow(2, 0, chunk.keys)?;
-        self.ungroup(chunk, &self.group(scores)?.matmul(&k)?)
+    /// x · y of scores or weights and of keys or values, as (batch, heads, queries, width).
+    fn sums(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        self.ungroup(&self.group(x)?.matmul(&y.narrow(2, 0, self.keys)?)?)
     }
 
     /// Adds leftᵀ · right to the gradients of the chunk's keys or values. `right` is grouped.
-    fn add(&self, into: &Tensor, chunk: &Chunk, left: &Tensor, right: &Tensor) -> Result<()> {
+    fn add(&self, into: &Tensor, left: &Tensor, right: &Tensor) -> Result<()> {
         let product = self.group(left)?.t()?.matmul(right)?;
-        let sum = (into.narrow(2, 0, chunk.keys)? + product.to_dtype(into.dtype())?)?;
+        let sum = (into.narrow(2, 0, self.keys)? + product.to_dtype(into.dtype())?)?;
         into.slice_set(&sum, 2, 0)
     }
 }
