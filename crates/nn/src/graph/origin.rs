@@ -59,7 +59,7 @@ impl Origin {
         let value = Some((take_storage(output)?, shape));
         let held = Arc::clone(&origin);
         // Hands on what candle's operations add up.
-        let hand_on = move |_: &[&Tensor], gradient: &Tensor| {
+        let hand_on = move |_: &[&Tensor], gradient: &Tensor| -> Result<Vec<Tensor>> {
             let gradient = Gradient::alone(gradient.detach());
             let scalar = held.mailbox.leave(&held.link, [(held.place, gradient)])?;
             Ok(vec![scalar])

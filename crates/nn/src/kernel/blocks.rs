@@ -77,17 +77,13 @@ fn part<T>(values: &[T], first: usize, len: usize) -> &[T] {
     rest.get(..len).unwrap_or(rest)
 }
 
-/// An output, or the parts that it is the sum of.
+/// An output, or the parts that it is the sum of: elements in the type of sums, or those of a narrow type.
 struct Output<T: Element> {
     shape: Shape,
-    values: Values<T>,
+    wide: Vec<T::Sum>,
+    narrow: Vec<T>,
     /// Number of elements of a block.
     of_block: usize,
-}
-
-enum Values<T: Element> {
-    Wide(Vec<T::Sum>),
-    Narrow(Vec<T>),
 }
 
 impl<T: Element> Output<T> {
@@ -99,12 +95,14 @@ impl<T: Element> Output<T> {
             Extent::All => (shape.elem_count(), shape.elem_count()),
         };
         let is_sum = len != shape.elem_count();
+        let (wide, narrow) = match T::IS_NARROW && !plan.is_wide && !is_sum {
+            true => (0, len),
+            false => (len, 0),
+        };
         Self {
             shape: shape.clone(),
-            values: match T::IS_NARROW && !plan.is_wide && !is_sum {
-                true => Values::Narrow(vec![T::zero(); len]),
-                false => Values::Wide(vec![T::Sum::zero(); len]),
-            },
+            wide: vec![T::Sum::zero(); wide],
+            narrow: vec![T::zero(); narrow],
             of_block,
         }
     }
@@ -112,37 +110,30 @@ impl<T: Element> Output<T> {
     /// Gives each block its part.
     fn share<'a>(&'a mut self, blocks: &mut [Vec<Part<'a, T>>]) {
         let of_block = self.of_block.max(1);
-        match &mut self.values {
-            Values::Wide(values) => {
-                let mut parts = values.chunks_mut(of_block);
-                for block in blocks {
-                    block.push(Part::Wide(parts.next().unwrap_or_default()));
-                }
-            }
-            Values::Narrow(values) => {
-                let mut parts = values.chunks_mut(of_block);
-                for block in blocks {
-                    let part = parts.next().unwrap_or_default();
-                    block.push(Part::Narrow(part, Vec::new()));
-                }
-            }
+        let mut wide = self.wide.chunks_mut(of_block);
+        let mut narrow = self.narrow.chunks_mut(of_block);
+        for block in blocks {
+            block.push(Part {
+                wide: wide.next().unwrap_or_default(),
+                narrow: narrow.next().unwrap_or_default(),
+                unrounded: Vec::new(),
+            });
         }
     }
 
     fn tensor(self, plan: &Plan) -> Tensor {
-        let storage = match self.values {
-            Values::Narrow(values) => T::to_cpu_storage_owned(values),
-            Values::Wide(values) => {
-                let values = added_up(values, self.shape.elem_count());
-                match T::IS_NARROW && !plan.is_wide {
-                    true => {
-                        let mut rounded = vec![T::zero(); values.len()];
-                        T::narrow(&values, &mut rounded);
-                        T::to_cpu_storage_owned(rounded)
-                    }
-                    false => T::Sum::to_cpu_storage_owned(values),
+        let storage = if self.narrow.is_empty() {
+            let values = added_up(self.wide, self.shape.elem_count());
+            match T::IS_NARROW && !plan.is_wide {
+                true => {
+                    let mut rounded = vec![T::zero(); values.len()];
+                    T::narrow(&values, &mut rounded);
+                    T::to_cpu_storage_owned(rounded)
                 }
+                false => T::Sum::to_cpu_storage_owned(values),
             }
+        } else {
+            T::to_cpu_storage_owned(self.narrow)
         };
         tensor(Storage::Cpu(storage), self.shape)
     }
@@ -162,26 +153,23 @@ fn added_up<S: Element<Sum = S>>(values: Vec<S>, len: usize) -> Vec<S> {
 }
 
 /// A block's part of an output.
-enum Part<'a, T: Element> {
-    Wide(&'a mut [T::Sum]),
-    /// With the elements before they are rounded.
-    Narrow(&'a mut [T], Vec<T::Sum>),
+struct Part<'a, T: Element> {
+    wide: &'a mut [T::Sum],
+    narrow: &'a mut [T],
+    /// The narrow elements before they are rounded.
+    unrounded: Vec<T::Sum>,
 }
 
 impl<T: Element> Part<'_, T> {
     fn zeros(&mut self) -> &mut [T::Sum] {
-        match self {
-            Self::Wide(values) => values,
-            Self::Narrow(into, values) => {
-                values.resize(into.len(), T::Sum::zero());
-                values
-            }
+        if self.narrow.is_empty() {
+            return self.wide;
         }
+        self.unrounded.resize(self.narrow.len(), T::Sum::zero());
+        &mut self.unrounded
     }
 
     fn finish(self) {
-        if let Self::Narrow(into, values) = self {
-            T::narrow(&values, into);
-        }
+        T::narrow(&self.unrounded, self.narrow);
     }
 }

@@ -135,7 +135,7 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tens
     let root = Tensor::zeros((), DType::F32, source.device())?;
     // Taken, since there is one backward pass.
     let gradients = Mutex::new(gradients);
-    let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
+    let backward = move |_: Mail, _: &[Tensor]| Result::Ok(std::mem::take(&mut *gradients.lock()));
     let roots = operation(
         "recompute-root",
         &sources,
