@@ -125,24 +125,21 @@ impl PReLU {
 
     /// The shape in which the slopes are broadcast to an input.
     fn broadcast(&self, xs: &Tensor) -> Result<Vec<usize>> {
-        let slopes = self.weight.elem_count();
+        let mut dims = vec![1; xs.rank()];
         if self.is_scalar {
-            return Ok(vec![1; xs.rank()]);
+            return Ok(dims);
         }
         if xs.rank() < 2 || xs.shape() == self.weight.shape() {
             return Ok(self.weight.dims().to_vec());
         }
-        let channels = xs.dim(1)?;
+        let (channels, slopes) = (xs.dim(1)?, self.weight.elem_count());
         if slopes != channels {
             bail!(
                 "prelu: the input {:?} has {channels} channels, there are {slopes} slopes",
                 xs.shape()
             );
         }
-        let mut dims = vec![1; xs.rank()];
-        if let Some(dim) = dims.get_mut(1) {
-            *dim = channels;
-        }
+        dims[1] = channels;
         Ok(dims)
     }
 }

@@ -244,10 +244,8 @@ impl Rule {
     /// The same rule with the mask in another type.
     pub fn in_type(&self, dtype: DType) -> Result<Self> {
         let mut rule = self.clone();
-        rule.mask = match &self.mask {
-            Some(mask) => Some(mask.to_dtype(dtype)?),
-            None => None,
-        };
+        let mask = self.mask.as_ref().map(|mask| mask.to_dtype(dtype));
+        rule.mask = mask.transpose()?;
         Ok(rule)
     }
 }

@@ -14,16 +14,6 @@ const KEYS: usize = 256;
 /// What a tile is computed in: weights, their gradients, and the derivatives of a cap.
 type Scratch<T> = [Vec<T>; 3];
 
-/// Some queries and keys of a head.
-struct Tile {
-    batch: usize,
-    head: usize,
-    query: usize,
-    queries: usize,
-    key: usize,
-    keys: usize,
-}
-
 /// What one thread computes: tiles of some queries and keys of heads that share a key head, counted over all samples.
 struct Area<'a, T> {
     heads: Range<usize>,
@@ -134,14 +124,9 @@ impl<T: Number> Backward<'_, T> {
         for head in area.heads.clone() {
             for key in area.keys.clone().step_by(KEYS) {
                 for query in area.queries.clone().step_by(QUERIES) {
-                    let at = Tile {
-                        batch: head / sizes.heads,
-                        head: head % sizes.heads,
-                        query,
-                        queries: QUERIES.min(area.queries.end - query),
-                        key,
-                        keys: KEYS.min(area.keys.end - key),
-                    };
+                    let at = [head / sizes.heads, head % sizes.heads];
+                    let queries = query..area.queries.end.min(query + QUERIES);
+                    let keys = key..area.keys.end.min(key + KEYS);
                     let row = (head - area.heads.start) * area.queries.len();
                     let row = row + query - area.queries.start;
                     let dq = area.dq.as_deref_mut();
@@ -152,60 +137,61 @@ impl<T: Number> Backward<'_, T> {
                         let dv = dv.get_mut(key * sizes.value_width..);
                         [dk.unwrap_or_default(), dv.unwrap_or_default()]
                     });
-                    self.tile(&at, dq, of_keys, scratch)?;
+                    self.tile(at, queries, keys, dq, of_keys, scratch)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Adds what a tile of scores contributes.
+    /// Adds what a tile of scores contributes: some queries and keys of a sample and head.
     fn tile(
         &self,
-        at: &Tile,
+        [batch, head]: [usize; 2],
+        queries: Range<usize>,
+        keys: Range<usize>,
         dq: Option<&mut [T]>,
         of_keys: Option<[&mut [T]; 2]>,
         [weights, gradients, steepness]: &mut Scratch<T>,
     ) -> Result<()> {
-        let from = self.rule.seen(at.query).start;
-        let to = self.rule.seen(at.query + at.queries - 1).end;
-        if to <= at.key || at.key + at.keys <= from {
+        let from = self.rule.seen(queries.start).start;
+        let to = self.rule.seen(queries.end - 1).end;
+        if to <= keys.start || keys.end <= from {
             return Ok(());
         }
-        let (sizes, shape) = (self.rule.sizes, [at.queries, at.keys]);
-        let key_head = at.head / sizes.group();
-        let first = [at.batch, at.head, at.query];
-        let q = self.q.rows(first, at.queries)?;
-        let gradient = self.gradient.rows(first, at.queries)?;
-        let first = [at.batch, key_head, at.key];
-        let (k, v) = (self.k.rows(first, at.keys)?, self.v.rows(first, at.keys)?);
+        let sizes = self.rule.sizes;
+        let (key_head, rows, columns) = (head / sizes.group(), queries.len(), keys.len());
+        let first = [batch, head, queries.start];
+        let (q, gradient) = (self.q.rows(first, rows)?, self.gradient.rows(first, rows)?);
+        let first = [batch, key_head, keys.start];
+        let (k, v) = (self.k.rows(first, columns)?, self.v.rows(first, columns)?);
         let scale = T::from_f64(self.rule.scale);
 
-        weights.resize(at.queries * at.keys, T::zero());
-        gradients.resize(at.queries * at.keys, T::zero());
-        let into = MatrixMut::new(weights, shape, at.keys)?;
+        weights.resize(rows * columns, T::zero());
+        gradients.resize(rows * columns, T::zero());
+        let into = MatrixMut::new(weights, [rows, columns], columns)?;
         multiply(into, false, scale, q, k.transposed())?;
-        let into = MatrixMut::new(gradients, shape, at.keys)?;
+        let into = MatrixMut::new(gradients, [rows, columns], columns)?;
         multiply(into, false, T::one(), gradient, v.transposed())?;
 
-        let rows = weights.chunks_mut(at.keys);
-        let rows = rows.zip(gradients.chunks_mut(at.keys));
-        for (query, row) in (at.query..).zip(rows) {
-            let place = [at.batch, at.head, query];
+        let pairs = weights.chunks_mut(columns);
+        let pairs = pairs.zip(gradients.chunks_mut(columns));
+        for (query, row) in queries.zip(pairs) {
+            let place = [batch, head, query];
             let sum = sum_of_products(self.output.row(place)?, self.gradient.row(place)?);
-            self.row(place, at.key, sum, row, steepness)?;
+            self.row(place, keys.start, sum, row, steepness)?;
         }
 
-        let weights = Matrix::new(weights, shape, [at.keys, 1])?;
-        let gradients = Matrix::new(gradients, shape, [at.keys, 1])?;
+        let weights = Matrix::new(weights, [rows, columns], [columns, 1])?;
+        let gradients = Matrix::new(gradients, [rows, columns], [columns, 1])?;
         if let Some([dk, dv]) = of_keys {
-            let into = MatrixMut::new(dv, [at.keys, sizes.value_width], sizes.value_width)?;
+            let into = MatrixMut::new(dv, [columns, sizes.value_width], sizes.value_width)?;
             multiply(into, true, T::one(), weights.transposed(), gradient)?;
-            let into = MatrixMut::new(dk, [at.keys, sizes.width], sizes.width)?;
+            let into = MatrixMut::new(dk, [columns, sizes.width], sizes.width)?;
             multiply(into, true, scale, gradients.transposed(), q)?;
         }
         if let Some(dq) = dq {
-            let into = MatrixMut::new(dq, [at.queries, sizes.width], sizes.width)?;
+            let into = MatrixMut::new(dq, [rows, sizes.width], sizes.width)?;
             multiply(into, true, scale, gradients, k)?;
         }
         Ok(())
