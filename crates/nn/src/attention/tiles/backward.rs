@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
-use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, misfit, only, slopes, views};
+use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, misfit, only, views};
 use crate::attention::rule::Rule;
 use crate::kernel::matrix::{Matrix, MatrixMut, multiply};
 use crate::kernel::{Number, sum_of_products, with_scratch};
@@ -213,7 +213,10 @@ impl<T: Number> Backward<'_, T> {
 
         if let Some(most) = self.rule.softcap.map(T::from_f64) {
             cap(weights, most);
-            slopes(weights, most, steepness);
+            steepness.clear();
+            // 1 − tanh², from what the cap gave.
+            let tanhs = weights.iter().map(|capped| *capped / most);
+            steepness.extend(tanhs.map(|tanh| T::one() - tanh * tanh));
         }
         self.bias.add_to(place, key, weights)?;
         let [most, inverse] = *self.statistics.row(place)? else {

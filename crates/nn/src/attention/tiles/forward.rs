@@ -1,6 +1,6 @@
 use candle_core::{Result, Tensor};
 
-use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, multiply_by, only, views};
+use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, only, views};
 use crate::attention::rule::Rule;
 use crate::kernel::matrix::{Matrix, MatrixMut, multiply};
 use crate::kernel::{Number, max_of, sum_of, with_scratch};
@@ -138,7 +138,7 @@ impl<T: Number> Forward<'_, T> {
         exponentials(scores, most);
         let inverse = sum_of(scores, scores, |x, _| x).recip();
         match &self.rule.dropout {
-            None => multiply_by(scores, inverse),
+            None => scores.iter_mut().for_each(|x| *x *= inverse),
             Some(dropout) => {
                 let first = self.rule.first_score(batch, head, query) + key as u64;
                 drop_out(

@@ -137,25 +137,11 @@ pub fn exponentials<T: Number>(row: &mut [T], shift: T) {
     }
 }
 
-/// x → x · factor.
-pub fn multiply_by<T: Number>(row: &mut [T], factor: T) {
-    row.iter_mut().for_each(|x| *x *= factor);
-}
-
 /// x → cap · tanh(x / cap).
 pub fn cap<T: Number>(row: &mut [T], cap: T) {
     for x in row {
         *x = (*x / cap).tanh() * cap;
     }
-}
-
-/// The derivatives of [`cap`], from its results.
-pub fn slopes<T: Number>(capped: &[T], cap: T, slopes: &mut Vec<T>) {
-    slopes.clear();
-    slopes.extend(capped.iter().map(|y| {
-        let tanh = *y / cap;
-        T::one() - tanh * tanh
-    }));
 }
 
 /// Sets dropped elements to zero and multiplies the others by `factor`. `first` is the position of the first element.
