@@ -2,9 +2,9 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::concat::{overwrite, without_graph};
 
-/// The keys or the values of a [`KvCache`](super::KvCache), in a buffer that grows, as [`candle_nn::kv_cache::Cache`].
+/// The keys or the values of a [`KvCache`], in a buffer that grows, as [`candle_nn::kv_cache::Cache`].
 ///
-/// What it keeps has no graph: gradients arrive through what [`KvCache::append`](super::Pair::append) returns.
+/// What it keeps has no graph: gradients arrive through what [`KvCache::append`](Pair::append) returns.
 pub type Cache = Ring<false>;
 
 /// The keys or the values of the last positions in a ring, as [`candle_nn::kv_cache::RotatingCache`], with a backward pass for the
@@ -263,7 +263,7 @@ pub struct Pair<const ROTATES: bool> {
 pub type KvCache = Pair<false>;
 
 /// Keys and values of the last positions in a ring, as [`candle_nn::kv_cache::RotatingKvCache`], with a backward pass for the new
-/// positions: see [`RotatingCache`](super::RotatingCache).
+/// positions: see [`RotatingCache`].
 pub type RotatingKvCache = Pair<true>;
 
 impl<const ROTATES: bool> Pair<ROTATES> {
@@ -312,11 +312,11 @@ impl<const ROTATES: bool> Pair<ROTATES> {
         self.v.current_data()
     }
 
-    /// Appends keys and values, and returns those of all positions; of a ring what [`RotatingCache::append`](super::RotatingCache::append) does. The new ones carry
+    /// Appends keys and values, and returns those of all positions; of a ring what [`RotatingCache::append`] does. The new ones carry
     /// their graph.
     ///
     /// # Errors
-    /// Those of [`Cache::append`](super::Cache::append), and of [`RotatingCache::append`](super::RotatingCache::append). Nothing is appended then.
+    /// Those of [`Cache::append`], and of [`RotatingCache::append`]. Nothing is appended then.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         // A graph may keep both, so neither is written to later.
         let in_graph = k.track_op() || v.track_op();
@@ -344,7 +344,7 @@ impl RotatingKvCache {
         self.k.offset()
     }
 
-    /// Returns the mask for an append of `seq_len` positions: [`RotatingCache::attn_mask`](super::RotatingCache::attn_mask).
+    /// Returns the mask for an append of `seq_len` positions: [`RotatingCache::attn_mask`].
     ///
     /// # Errors
     /// candle's.
