@@ -128,20 +128,10 @@ static __device__ void swiglu_backward(uint64_t len, uint64_t width, const T *xs
     }
 }
 
-#define ACTIVATION(NAME, T)                                                                                            \
-    extern "C" __global__ void activation_##NAME(uint64_t len, uint32_t curve, double first, double second,            \
-                                                 const T *xs, T *ys) {                                                 \
-        activation<T>(len, curve, first, second, xs, ys);                                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void activation_backward_##NAME(uint64_t len, uint32_t curve, double first, double second,   \
-                                                          const T *xs, const T *dys, T *dxs) {                         \
-        activation_backward<T>(len, curve, first, second, xs, dys, dxs);                                               \
-    }                                                                                                                  \
-    extern "C" __global__ void swiglu_##NAME(uint64_t len, uint64_t width, const T *xs, T *ys) {                       \
-        swiglu<T>(len, width, xs, ys);                                                                                 \
-    }                                                                                                                  \
-    extern "C" __global__ void swiglu_backward_##NAME(uint64_t len, uint64_t width, const T *xs, const T *dys,         \
-                                                      T *dxs) {                                                        \
-        swiglu_backward<T>(len, width, xs, dys, dxs);                                                                  \
-    }
-FOR_EACH_TYPE(ACTIVATION)
+KERNEL(activation, (uint64_t len, uint32_t curve, double first, double second, const T *xs, T *ys),
+       (len, curve, first, second, xs, ys))
+KERNEL(activation_backward,
+       (uint64_t len, uint32_t curve, double first, double second, const T *xs, const T *dys, T *dxs),
+       (len, curve, first, second, xs, dys, dxs))
+KERNEL(swiglu, (uint64_t len, uint64_t width, const T *xs, T *ys), (len, width, xs, ys))
+KERNEL(swiglu_backward, (uint64_t len, uint64_t width, const T *xs, const T *dys, T *dxs), (len, width, xs, dys, dxs))

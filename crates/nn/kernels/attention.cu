@@ -146,18 +146,13 @@ static __device__ void attention_gradients(const Chunk &chunk, const T *mask, co
     }
 }
 
-#define ATTENTION(NAME, T)                                                                                             \
-    extern "C" __global__ void attention_sums_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,          \
-                                                     const T *scores, Wide<T> *statistics) {                           \
-        attention_sums<T>(chunk, mask, slopes, scores, statistics);                                                    \
-    }                                                                                                                  \
-    extern "C" __global__ void attention_weights_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,       \
-                                                        const Wide<T> *statistics, T *scores) {                        \
-        attention_weights<T>(chunk, mask, slopes, statistics, scores);                                                 \
-    }                                                                                                                  \
-    extern "C" __global__ void attention_gradients_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,     \
-                                                          const Wide<T> *statistics, const Wide<T> *sums,              \
-                                                          const T *scores, T *gradients) {                             \
-        attention_gradients<T>(chunk, mask, slopes, statistics, sums, scores, gradients);                              \
-    }
-FOR_EACH_TYPE(ATTENTION)
+KERNEL(attention_sums,
+       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const T *scores, Wide<T> *statistics),
+       (chunk, mask, slopes, scores, statistics))
+KERNEL(attention_weights,
+       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *statistics, T *scores),
+       (chunk, mask, slopes, statistics, scores))
+KERNEL(attention_gradients,
+       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *statistics, const Wide<T> *sums,
+        const T *scores, T *gradients),
+       (chunk, mask, slopes, statistics, sums, scores, gradients))

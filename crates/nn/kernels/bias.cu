@@ -2,11 +2,11 @@
 
 #include "rows.cuh"
 
-#define ADD_TO_ROWS(NAME, T)                                                                                           \
-    extern "C" __global__ void add_to_rows_##NAME(uint64_t len, uint64_t width, const T *bias, T *ys) {                \
-        const uint64_t step = (uint64_t)gridDim.x * blockDim.x;                                                        \
-        for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {                       \
-            ys[i] = narrow<T>(widen(ys[i]) + widen(bias[i % width]));                                                  \
-        }                                                                                                              \
+template <typename T> static __device__ void add_to_rows(uint64_t len, uint64_t width, const T *bias, T *ys) {
+    const uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {
+        ys[i] = narrow<T>(widen(ys[i]) + widen(bias[i % width]));
     }
-FOR_EACH_TYPE(ADD_TO_ROWS)
+}
+
+KERNEL(add_to_rows, (uint64_t len, uint64_t width, const T *bias, T *ys), (len, width, bias, ys))

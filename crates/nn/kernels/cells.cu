@@ -1,4 +1,4 @@
-// Normalization of cells, such as channels: src/norm/cells.rs. A tensor has outer × cells × inner elements; a cell is what has one index
+// Normalization of cells, such as channels: src/norm.rs. A tensor has outer × cells × inner elements; a cell is what has one index
 // in the middle. Sums are by a block for each cell.
 
 #include "rows.cuh"
@@ -68,19 +68,15 @@ static __device__ void cell_gradient(uint64_t len, uint64_t cells, uint64_t inne
     }
 }
 
-#define CELLS(NAME, T)                                                                                                 \
-    extern "C" __global__ void cell_sums_##NAME(uint64_t outer, uint64_t cells, uint64_t inner,                        \
-                                                uint32_t of_deviations, const Wide<T> *means, const T *xs,             \
-                                                const T *dys, Wide<T> *sums, Wide<T> *products) {                      \
-        cell_sums<T>(outer, cells, inner, of_deviations, means, xs, dys, sums, products);                              \
-    }                                                                                                                  \
-    extern "C" __global__ void cell_scaling_##NAME(uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, \
-                                                   const Wide<T> *scales, const Wide<T> *shifts, const T *xs, T *ys) { \
-        cell_scaling<T>(len, cells, inner, means, scales, shifts, xs, ys);                                             \
-    }                                                                                                                  \
-    extern "C" __global__ void cell_gradient_##NAME(                                                                   \
-        uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, const Wide<T> *scales,                     \
-        const Wide<T> *slopes, const Wide<T> *shifts, const T *xs, const T *dys, T *dxs) {                             \
-        cell_gradient<T>(len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs);                              \
-    }
-FOR_EACH_TYPE(CELLS)
+KERNEL(cell_sums,
+       (uint64_t outer, uint64_t cells, uint64_t inner, uint32_t of_deviations, const Wide<T> *means, const T *xs,
+        const T *dys, Wide<T> *sums, Wide<T> *products),
+       (outer, cells, inner, of_deviations, means, xs, dys, sums, products))
+KERNEL(cell_scaling,
+       (uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, const Wide<T> *scales, const Wide<T> *shifts,
+        const T *xs, T *ys),
+       (len, cells, inner, means, scales, shifts, xs, ys))
+KERNEL(cell_gradient,
+       (uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, const Wide<T> *scales, const Wide<T> *slopes,
+        const Wide<T> *shifts, const T *xs, const T *dys, T *dxs),
+       (len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs))

@@ -47,14 +47,10 @@ static __device__ void cross_entropy_backward(uint64_t width, int64_t none, cons
     }
 }
 
-#define CROSS_ENTROPY(NAME, T)                                                                                         \
-    extern "C" __global__ void cross_entropy_##NAME(uint64_t width, int64_t none, const int64_t *targets, const T *xs, \
-                                                    Wide<T> *losses, Wide<T> *logs) {                                  \
-        cross_entropy<T>(width, none, targets, xs, losses, logs);                                                      \
-    }                                                                                                                  \
-    extern "C" __global__ void cross_entropy_backward_##NAME(uint64_t width, int64_t none, const int64_t *targets,     \
-                                                             const Wide<T> *logs, const Wide<T> *factor, const T *xs,  \
-                                                             T *dxs) {                                                 \
-        cross_entropy_backward<T>(width, none, targets, logs, factor, xs, dxs);                                        \
-    }
-FOR_EACH_TYPE(CROSS_ENTROPY)
+KERNEL(cross_entropy,
+       (uint64_t width, int64_t none, const int64_t *targets, const T *xs, Wide<T> *losses, Wide<T> *logs),
+       (width, none, targets, xs, losses, logs))
+KERNEL(cross_entropy_backward,
+       (uint64_t width, int64_t none, const int64_t *targets, const Wide<T> *logs, const Wide<T> *factor, const T *xs,
+        T *dxs),
+       (width, none, targets, logs, factor, xs, dxs))

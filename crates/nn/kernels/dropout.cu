@@ -18,9 +18,6 @@ static __device__ void dropout(uint64_t len, uint64_t seed, uint64_t stream, uin
     }
 }
 
-#define DROPOUT(NAME, T)                                                                                               \
-    extern "C" __global__ void dropout_##NAME(uint64_t len, uint64_t seed, uint64_t stream, uint32_t threshold,        \
-                                              double scale, const T *xs, T *ys) {                                      \
-        dropout<T>(len, seed, stream, threshold, scale, xs, ys);                                                       \
-    }
-FOR_EACH_TYPE(DROPOUT)
+KERNEL(dropout,
+       (uint64_t len, uint64_t seed, uint64_t stream, uint32_t threshold, double scale, const T *xs, T *ys),
+       (len, seed, stream, threshold, scale, xs, ys))

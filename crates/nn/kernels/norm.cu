@@ -1,4 +1,4 @@
-// Normalization of rows: src/norm/mod.rs launches a block for each row, or for some rows where their sums are needed too.
+// Normalization of rows: src/layer_norm.rs launches a block for each row, or for some rows where their sums are needed too.
 
 #include "rows.cuh"
 
@@ -101,17 +101,11 @@ static __device__ void rows_sums(uint64_t width, uint64_t parts, const Wide<T> *
     }
 }
 
-#define NORM(NAME, T)                                                                                                  \
-    extern "C" __global__ void rows_forward_##NAME(uint64_t width, double eps, uint32_t center, const T *xs,               \
-                                                   const T *weight, const T *bias, T *ys) {                            \
-        rows_forward<T>(width, eps, center, xs, weight, bias, ys);                                                     \
-    }                                                                                                                  \
-    extern "C" __global__ void rows_backward_##NAME(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, \
-                                                    uint32_t center, uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs,   \
-                                                    Wide<T> *sums) {                                                   \
-        rows_backward<T>(width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums);                         \
-    }                                                                                                                  \
-    extern "C" __global__ void rows_sums_##NAME(uint64_t width, uint64_t parts, const Wide<T> *sums, T *dw, T *db) {   \
-        rows_sums<T>(width, parts, sums, dw, db);                                                                      \
-    }
-FOR_EACH_TYPE(NORM)
+KERNEL(rows_forward,
+       (uint64_t width, double eps, uint32_t center, const T *xs, const T *weight, const T *bias, T *ys),
+       (width, eps, center, xs, weight, bias, ys))
+KERNEL(rows_backward,
+       (uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center, uint32_t with_sums,
+        const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums),
+       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums))
+KERNEL(rows_sums, (uint64_t width, uint64_t parts, const Wide<T> *sums, T *dw, T *db), (width, parts, sums, dw, db))

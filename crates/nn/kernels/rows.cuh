@@ -47,9 +47,15 @@ template <typename J, typename A> static __device__ A over_block(A value) {
     return value;
 }
 
-// Defines a kernel for each of the four types.
-#define FOR_EACH_TYPE(DEFINE)                                                                                           \
-    DEFINE(f32, float)                                                                                                 \
-    DEFINE(f64, double)                                                                                                \
-    DEFINE(f16, __half)                                                                                                \
-    DEFINE(bf16, __nv_bfloat16)
+// Defines the kernel NAME_f32 of these parameters, which calls the function NAME<float> with these arguments, and so for each of the four
+// types. The type is called T in the parameters.
+#define KERNEL(NAME, PARAMETERS, ARGUMENTS)                                                                            \
+    KERNEL_OF(NAME, f32, float, PARAMETERS, ARGUMENTS)                                                                 \
+    KERNEL_OF(NAME, f64, double, PARAMETERS, ARGUMENTS)                                                                \
+    KERNEL_OF(NAME, f16, __half, PARAMETERS, ARGUMENTS)                                                                \
+    KERNEL_OF(NAME, bf16, __nv_bfloat16, PARAMETERS, ARGUMENTS)
+#define KERNEL_OF(NAME, SUFFIX, TYPE, PARAMETERS, ARGUMENTS)                                                           \
+    namespace SUFFIX {                                                                                                 \
+    typedef TYPE T;                                                                                                    \
+    extern "C" __global__ void NAME##_##SUFFIX PARAMETERS { NAME<T> ARGUMENTS; }                                       \
+    }

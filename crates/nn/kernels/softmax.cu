@@ -37,12 +37,6 @@ static __device__ void softmax_backward(uint64_t width, uint32_t logarithm, cons
     }
 }
 
-#define SOFTMAX(NAME, T)                                                                                               \
-    extern "C" __global__ void softmax_##NAME(uint64_t width, uint32_t logarithm, const T *xs, T *ys) {                \
-        softmax<T>(width, logarithm, xs, ys);                                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void softmax_backward_##NAME(uint64_t width, uint32_t logarithm, const T *ys, const T *dys,  \
-                                                       T *dxs) {                                                       \
-        softmax_backward<T>(width, logarithm, ys, dys, dxs);                                                           \
-    }
-FOR_EACH_TYPE(SOFTMAX)
+KERNEL(softmax, (uint64_t width, uint32_t logarithm, const T *xs, T *ys), (width, logarithm, xs, ys))
+KERNEL(softmax_backward, (uint64_t width, uint32_t logarithm, const T *ys, const T *dys, T *dxs),
+       (width, logarithm, ys, dys, dxs))

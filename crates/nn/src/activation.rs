@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::{Backward, record};
 use crate::kernel::sum_type;
-use crate::norm::zeros;
 use crate::ops;
 use crate::ops::curves::Curve;
 use crate::ops::elementwise::apply;
@@ -126,24 +125,21 @@ impl PReLU {
 
     /// The shape in which the slopes are broadcast to an input.
     fn broadcast(&self, xs: &Tensor) -> Result<Vec<usize>> {
-        let slopes = self.weight.elem_count();
+        let mut dims = vec![1; xs.rank()];
         if self.is_scalar {
-            return Ok(vec![1; xs.rank()]);
+            return Ok(dims);
         }
         if xs.rank() < 2 || xs.shape() == self.weight.shape() {
             return Ok(self.weight.dims().to_vec());
         }
-        let channels = xs.dim(1)?;
+        let (channels, slopes) = (xs.dim(1)?, self.weight.elem_count());
         if slopes != channels {
             bail!(
                 "prelu: the input {:?} has {channels} channels, there are {slopes} slopes",
                 xs.shape()
             );
         }
-        let mut dims = vec![1; xs.rank()];
-        if let Some(dim) = dims.get_mut(1) {
-            *dim = channels;
-        }
+        dims[1] = channels;
         Ok(dims)
     }
 }
@@ -163,9 +159,6 @@ impl Module for PReLU {
             xs.maximum(0f32)? + below
         }?;
         let backward = move |given: Backward<2>| {
-            if given.output.elem_count() == 0 {
-                return zeros(&given);
-            }
             let [xs, weight] = &given.inputs;
             let dys = &given.gradient;
             let [needs_xs, needs_weight] = given.needs;

@@ -4,10 +4,8 @@ use candle_core::{Result, Tensor, Var, bail};
 pub use candle_nn::batch_norm::BatchNormConfig;
 use candle_nn::{ModuleT, VarBuilder};
 
-use super::kernel::runs_on;
-use super::norm::cells::Cells;
-use super::norm::groups::{Groups, Source, Statistics};
-use super::norm::statistics_type;
+use super::kernel::{runs_on, sum_type};
+use super::norm::{Cells, Groups, Source, Statistics};
 use super::recompute::is_recomputing;
 
 const NAME: &str = "batch-norm";
@@ -128,7 +126,7 @@ impl BatchNorm {
         if !runs_on(x.device()) {
             return self.inner.forward_t(x, false);
         }
-        let wide = |running: &Tensor| running.detach().to_dtype(statistics_type(x.dtype()));
+        let wide = |running: &Tensor| running.detach().to_dtype(sum_type(x.dtype()));
         // A copy: training may replace the running mean before the backward pass.
         let (mean, variance) = (
             wide(self.running_mean())?.copy()?,

@@ -4,8 +4,7 @@ use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use super::kernel::runs_on;
-use super::norm::cells::Cells;
-use super::norm::groups::Groups;
+use super::norm::{Cells, Groups};
 
 /// Normalization of groups of channels ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)), as [`candle_nn::GroupNorm`].
 ///

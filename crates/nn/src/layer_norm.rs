@@ -1,10 +1,13 @@
 //! Layer normalization and RMS normalization, as [`mod@candle_nn::layer_norm`], with a backward pass.
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{D, Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 pub use candle_nn::layer_norm::LayerNormConfig;
 
-use super::norm::rows::normalize;
+use super::graph::{Backward, Gradients, record};
+use super::kernel::{
+    self, Extent, Kernel, Number, Plan, rows_of_part, same_type, sum_of, sum_of_products,
+};
 
 /// Layer normalization over the last dimension, as [`candle_nn::LayerNorm`], with a backward pass.
 ///
@@ -148,4 +151,187 @@ impl Module for RmsNorm {
 /// If `vb` has no such tensor of `size` elements.
 pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder) -> Result<RmsNorm> {
     Ok(candle_nn::rms_norm(size, eps, vb)?.into())
+}
+
+/// Normalizes the rows of `xs`, its last dimension. All arithmetic is in f32, f64 for f64, and the variance is summed around the mean.
+///
+/// # Errors
+/// If a parameter has not as many elements as a row, or another type.
+pub(crate) fn normalize(
+    eps: f64,
+    center: bool,
+    xs: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let name = match center {
+        true => "layer-norm",
+        false => "rms-norm",
+    };
+    let width = xs.dim(D::Minus1)?;
+    let rows = Rows { width, eps, center };
+    for parameter in [Some(weight), bias].into_iter().flatten() {
+        if parameter.dims() != [width] {
+            bail!(
+                "{name}: {:?} needs parameters of ({width}), got {:?}",
+                xs.shape(),
+                parameter.shape()
+            )
+        }
+        same_type(name, xs.dtype(), parameter.dtype())?;
+    }
+    if !kernel::runs_on(xs.device()) {
+        let (zeros, eps) = (weight.zeros_like()?, eps as f32);
+        let bias = bias.unwrap_or(&zeros);
+        return match center {
+            true => candle_nn::ops::layer_norm_slow(xs, weight, bias, eps),
+            false => candle_nn::ops::rms_norm_slow(xs, weight, eps)?.broadcast_add(bias),
+        };
+    }
+    let ys = match xs.elem_count() {
+        0 => xs.zeros_like()?,
+        _ => {
+            let shift = match bias {
+                Some(bias) => bias.detach(),
+                None => weight.zeros_like()?,
+            };
+            let [ys] = kernel::run(&rows, [xs, weight, &shift])?;
+            ys
+        }
+    };
+    let none = weight.detach();
+    let inputs = [xs, weight, bias.unwrap_or(&none)];
+    record(name, inputs, ys, move |given| backward(rows, given))
+}
+
+/// The gradients of the input and of its parameters.
+fn backward(rows: Rows, given: Backward<3>) -> Result<Gradients<3>> {
+    let [xs, weight, _] = &given.inputs;
+    let with_sums = given.needs[1] || given.needs[2];
+    let gradients = RowsBackward { rows, with_sums };
+    let gradients = kernel::run(&gradients, [xs, weight, &given.gradient])?;
+    let mut gradients = gradients.into_iter();
+    Ok(given
+        .needs
+        .map(|needed| gradients.next().filter(|_| needed)))
+}
+
+/// Normalization of rows of `width` elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub width: usize,
+    pub eps: f64,
+    /// Subtracts the mean first, as layer norm does and RMS norm does not.
+    pub center: bool,
+}
+
+impl Rows {
+    /// Writes a row, divided by its standard deviation or root mean square, and returns the divisor's reciprocal.
+    ///
+    /// The mean is that of the differences from the first element: the mean of the elements themselves, if it is large, would be
+    /// rounded by more than they differ.
+    pub fn divide<S: Number>(self, row: &[S], out: &mut [S]) -> S {
+        let len = S::of(self.width as f64);
+        let first = match row.first() {
+            Some(first) if self.center => *first,
+            _ => S::zero(),
+        };
+        for (out, x) in out.iter_mut().zip(row) {
+            *out = *x - first;
+        }
+        if self.center {
+            let mean = sum_of(out, out, |x, _| x) / len;
+            for out in out.iter_mut() {
+                *out -= mean;
+            }
+        }
+        let squares = sum_of_products(out, out);
+        let scale = (squares / len + S::of(self.eps)).sqrt().recip();
+        for out in out.iter_mut() {
+            *out *= scale;
+        }
+        scale
+    }
+}
+
+/// y = w · (x − mean) / deviation + b for each row, from x, w and b.
+impl Kernel<3, 1> for Rows {
+    const NAME: &'static str = "rows_forward";
+
+    fn plan(&self, [xs, _, _]: [&Tensor; 3]) -> Plan {
+        let width = self.width;
+        Plan::of_rows(xs, width, [Extent::Row(width), Extent::All, Extent::All])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [xs, weight, bias]: [&[S]; 3], [ys]: [&mut [S]; 1]) {
+        let width = self.width;
+        for (y, x) in ys.chunks_mut(width).zip(xs.chunks(width)) {
+            self.divide(x, y);
+            for ((y, w), b) in y.iter_mut().zip(weight).zip(bias) {
+                *y = *y * *w + *b;
+            }
+        }
+    }
+}
+
+/// The gradients of x, w and b from x, w and dy. With n the normalized row and g = w · dy:
+/// dx = (g − mean(g) − n · mean(g · n)) / deviation, dw = Σ n · dy and db = Σ dy over rows.
+pub(crate) struct RowsBackward {
+    pub rows: Rows,
+    /// Whether to compute dw and db, which are empty otherwise.
+    pub with_sums: bool,
+}
+
+impl RowsBackward {
+    /// Number of elements of dw and of db.
+    fn sums(&self) -> usize {
+        match self.with_sums {
+            true => self.rows.width,
+            false => 0,
+        }
+    }
+}
+
+impl Kernel<3, 3> for RowsBackward {
+    const NAME: &'static str = "rows_backward";
+
+    fn plan(&self, [xs, _, _]: [&Tensor; 3]) -> Plan {
+        let (width, sums) = (self.rows.width, self.sums());
+        let mut plan = Plan::of_rows(
+            xs,
+            width,
+            [Extent::Row(width), Extent::All, Extent::Row(width)],
+        );
+        plan.at_once = rows_of_part(plan.rows, width);
+        plan.outputs
+            .extend([(); 2].map(|()| (sums.into(), Extent::Block(sums))));
+        plan
+    }
+
+    fn cpu<S: Number>(&self, _: usize, inputs: [&[S]; 3], outputs: [&mut [S]; 3]) {
+        let ([xs, weight, dys], [dxs, dw, db]) = (inputs, outputs);
+        let width = self.rows.width;
+        let len = S::of(width as f64);
+        let (mut normal, mut weighted) = (vec![S::zero(); width], vec![S::zero(); width]);
+        let rows = xs.chunks(width).zip(dys.chunks(width));
+        for (dx, (x, dy)) in dxs.chunks_mut(width).zip(rows) {
+            let scale = self.rows.divide(x, &mut normal);
+            for ((g, dy), w) in weighted.iter_mut().zip(dy).zip(weight) {
+                *g = *dy * *w;
+            }
+            // Without sums these are empty, and so is the loop.
+            for (((dw, db), n), dy) in dw.iter_mut().zip(db.iter_mut()).zip(&normal).zip(dy) {
+                *dw += *n * *dy;
+                *db += *dy;
+            }
+            let along = sum_of_products(&weighted, &normal) / len;
+            let mean = match self.rows.center {
+                true => sum_of(&weighted, &weighted, |g, _| g) / len,
+                false => S::zero(),
+            };
+            for ((dx, g), n) in dx.iter_mut().zip(&weighted).zip(&normal) {
+                *dx = scale * (*g - mean - *n * along);
+            }
+        }
+    }
 }

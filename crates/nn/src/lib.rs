@@ -66,7 +66,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod activation;
-mod add_to_rows;
 pub mod attention;
 mod audit;
 pub mod batch_norm;

@@ -3,8 +3,7 @@
 use candle_core::{D, Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 
-use super::add_to_rows::add_to_rows;
-use super::bias::sum_of_rows;
+use super::bias::{add_to_rows, sum_of_rows};
 use super::graph::record_lean;
 use super::kernel::sum_type;
 

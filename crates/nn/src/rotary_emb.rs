@@ -6,7 +6,7 @@
 use candle_core::{D, Result, Tensor, bail};
 
 use super::graph::{Backward, Gradients, record, record_lean};
-use super::norm::{statistics_type, zeros};
+use super::kernel::sum_type;
 
 /// Rotates element i together with i + d/2.
 ///
@@ -94,13 +94,12 @@ impl Rotation {
             )
         }
         let (cos, sin) = (&self.table(xs, cos, sin)?, &self.table(xs, sin, cos)?);
-        if xs.elem_count() == 0 {
-            return record(self.name(), [xs, cos, sin], xs.zeros_like()?, |given| {
-                zeros(&given)
-            });
-        }
-        let ys = self.forward(xs, cos, sin)?;
-        if !cos.track_op() && !sin.track_op() {
+        let is_empty = xs.elem_count() == 0;
+        let ys = match is_empty {
+            true => xs.zeros_like()?,
+            false => self.forward(xs, cos, sin)?,
+        };
+        if !cos.track_op() && !sin.track_op() && !is_empty {
             let tables = [cos.detach(), sin.detach()];
             return record_lean(self.name(), [xs], ys, move |gradient, _| {
                 let [cos, sin] = &tables;
@@ -174,7 +173,7 @@ impl Rotation {
 
     /// The first and the second elements of all pairs.
     fn pairs(self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
-        let xs = xs.to_dtype(statistics_type(xs.dtype()))?;
+        let xs = xs.to_dtype(sum_type(xs.dtype()))?;
         let half = xs.dim(D::Minus1)? / 2;
         let (first, second) = (
             xs.narrow(D::Minus1, 0, half),

@@ -65,17 +65,19 @@ pub trait Surroundings {
     }
 }
 
-struct Restore(Option<Rc<dyn Surroundings>>);
+/// Does something when it is dropped, also by a panic: sets a value of the thread back.
+pub(crate) struct OnDrop<F: FnMut()>(pub F);
 
-impl Drop for Restore {
+impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
-        CURRENT.set(self.0.take());
+        (self.0)();
     }
 }
 
 /// Runs `work` in these surroundings.
 pub fn within<T>(surroundings: Rc<dyn Surroundings>, work: impl FnOnce() -> T) -> T {
-    let _outer = Restore(CURRENT.replace(Some(surroundings)));
+    let mut outer = CURRENT.replace(Some(surroundings));
+    let _restored = OnDrop(|| CURRENT.set(outer.take()));
     work()
 }
 

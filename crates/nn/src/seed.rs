@@ -1,6 +1,8 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::scope::OnDrop;
+
 /// The randomness of one call of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draw {
@@ -37,15 +39,19 @@ thread_local! {
 /// ```
 pub fn seeded<T>(seed: u64, f: impl FnOnce() -> T) -> T {
     let first = Some(Draw { seed, call: 0 });
-    let _outer = Restore(SCOPE.replace((first, is_frozen())));
-    f()
+    within((first, is_frozen()), f)
 }
 
 /// Runs `f` without dropout on this thread. Masks are drawn by position, so a sample has another one in another micro-batch; without
 /// them, results can be compared between micro-batches.
 pub fn frozen<T>(f: impl FnOnce() -> T) -> T {
     let (draw, _) = SCOPE.get();
-    let _outer = Restore(SCOPE.replace((draw, true)));
+    within((draw, true), f)
+}
+
+fn within<T>(scope: (Option<Draw>, bool), f: impl FnOnce() -> T) -> T {
+    let outer = SCOPE.replace(scope);
+    let _restored = OnDrop(|| SCOPE.set(outer));
     f()
 }
 
@@ -58,14 +64,6 @@ pub fn is_frozen() -> bool {
 pub fn derive() -> u64 {
     let Draw { seed, call } = draw();
     mix(seed ^ mix(call.wrapping_add(1)))
-}
-
-struct Restore((Option<Draw>, bool));
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        SCOPE.set(self.0);
-    }
 }
 
 /// The next draw of the thread's scope; without a scope a fresh seed.

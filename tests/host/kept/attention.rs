@@ -51,7 +51,7 @@ fn masks_are_kept_once() -> Result<()> {
     let _alone = alone();
     let (q, bytes) = heads([2, 4096, 8, 4])?;
     let (k, _) = heads([2, 64, 8, 4])?;
-    let (v, of_v) = var(&[2, 8, 64, 4])?;
+    let (v, _) = var(&[2, 8, 64, 4])?;
     let statistics = 2 * 8 * 4096 * 2 * 4;
     let mask = Tensor::zeros((4096, 64), DType::F32, &Device::Cpu)?;
     let wide = mask.broadcast_as((2, 8, 4096, 64))?;
@@ -61,10 +61,9 @@ fn masks_are_kept_once() -> Result<()> {
             attention(&q, &k, &v, &options)
         });
     }
-    let (mask, of_mask) = var(&[4096, 64])?;
+    let (mask, _) = var(&[4096, 64])?;
     let options = Attention::default().mask(&mask);
-    let expected = bytes + statistics + of_v + of_mask;
-    assert_kept("with a learned mask", expected, || {
+    assert_kept("with a learned mask", bytes + statistics, || {
         attention(&q, &k, &v, &options)
     });
     Ok(())

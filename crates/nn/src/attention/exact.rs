@@ -1,10 +1,9 @@
 use candle_core::{DType, Error, Result, Tensor, bail};
 
 use super::chunks;
-use super::options::Attention;
-use super::rule::{NAME, Rule, wide};
+use super::rule::{Attention, NAME, Rule, wide};
 use super::tiles;
-use crate::graph::{Backward, record};
+use crate::graph::{Backward, Gradients, record};
 
 /// Exact attention: softmax(q · kᵀ · scale) · v, without a matrix of scores that stays. After FlashAttention-2 (Dao, 2023).
 ///
@@ -22,8 +21,8 @@ use crate::graph::{Backward, record};
 ///
 /// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
 /// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
-/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. A mask that
-/// leads to a Var costs more: copies of it and of `v` are kept as well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
+/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. With a mask
+/// that leads to a Var the backward pass on the CPU is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// # Errors
 /// If shapes, types or devices do not fit together, for types other than those above, and for options out of range.
@@ -37,29 +36,12 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
         other => return Err(Error::UnsupportedDTypeForOp(other, NAME).bt()),
     }
     let (output, statistics) = forward(&rule, &q.detach(), &k.detach(), &v.detach())?;
+    // A constant mask is part of the rule; any tensor outside the graph stands in for it.
     let learned = options.mask.as_ref().filter(|mask| mask.track_op());
-    let output = match learned {
-        None => record(NAME, [q, k, v], output, move |given| {
-            let [q, k, v] = &given.inputs;
-            let [dq, dk, dv, _] = backward(&rule, [q, k, v], &statistics, &given, false)?;
-            Ok([dq, dk, dv])
-        }),
-        Some(mask) => {
-            // candle records three inputs at most.
-            let both = Tensor::cat(&[v.flatten_all()?, mask.flatten_all()?], 0)?;
-            let (shape, elements) = (v.shape().clone(), v.elem_count());
-            let mask = mask.dims().to_vec();
-            record(NAME, [q, k, &both], output, move |given| {
-                let [q, k, both] = &given.inputs;
-                let v = both.narrow(0, 0, elements)?.reshape(&shape)?;
-                let [dq, dk, dv, dmask] = backward(&rule, [q, k, &v], &statistics, &given, true)?;
-                let (dv, dmask) = (dv.zip(dmask)).ok_or_else(|| Error::Msg(NAME.into()).bt())?;
-                let dmask = dmask.reshape(mask.as_slice())?;
-                let parts = [dv.flatten_all()?, dmask.flatten_all()?];
-                Ok([dq, dk, Some(Tensor::cat(&parts, 0)?)])
-            })
-        }
-    };
+    let mask = learned.cloned().unwrap_or_else(|| q.detach());
+    let output = record(NAME, [q, k, v, &mask], output, move |given| {
+        backward(&rule, &statistics, &given)
+    });
     output?.transpose(1, 2)
 }
 
@@ -125,39 +107,33 @@ fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, T
 }
 
 /// The gradients of q, k, v and, if asked for, of the mask.
-fn backward(
-    rule: &Rule,
-    [q, k, v]: [&Tensor; 3],
-    statistics: &Tensor,
-    given: &Backward<3>,
-    of_mask: bool,
-) -> Result<[Option<Tensor>; 4]> {
+fn backward(rule: &Rule, statistics: &Tensor, given: &Backward<4>) -> Result<Gradients<4>> {
     if is_empty(rule) {
-        let mask = rule.mask.as_ref().filter(|_| of_mask);
-        let mask = mask.map(Tensor::zeros_like).transpose()?;
-        let [dq, dk, dv] = [q.zeros_like()?, k.zeros_like()?, v.zeros_like()?];
-        return Ok([Some(dq), Some(dk), Some(dv), mask]);
+        return given.zeros();
     }
+    let ([q, k, v, mask], [.., of_mask]) = (&given.inputs, given.needs);
     let (output, gradient) = (
         given.output.transpose(1, 2)?,
         given.gradient.transpose(1, 2)?,
     );
-    if !q.device().is_cpu() {
-        return chunks::backward(rule, [q, k, v, &output, &gradient], statistics, of_mask);
-    }
+    let all = [q, k, v, &output, &gradient];
     let (dtype, wide) = (q.dtype(), wide(q.dtype()));
-    let rule = rule.in_type(wide)?;
-    let all = [q, k, v, &output, &gradient].map(|tensor| tensor.to_dtype(wide));
-    let [q, k, v, output, gradient] = all;
-    let all = [&q?, &k?, &v?, &output?, &gradient?];
-    let gradients = match wide {
-        _ if of_mask => chunks::backward(&rule, all, statistics, true)?,
-        DType::F64 => tiles::backward::<f64>(&rule, all, statistics)?,
-        _ => tiles::backward::<f32>(&rule, all, statistics)?,
+    let gradients = if q.device().is_cpu() {
+        let rule = rule.in_type(wide)?;
+        let [q, k, v, output, gradient] = all.map(|tensor| tensor.to_dtype(wide));
+        let all = [&q?, &k?, &v?, &output?, &gradient?];
+        match wide {
+            _ if of_mask => chunks::backward(&rule, all, statistics, true)?,
+            DType::F64 => tiles::backward::<f64>(&rule, all, statistics)?,
+            _ => tiles::backward::<f32>(&rule, all, statistics)?,
+        }
+    } else {
+        chunks::backward(rule, all, statistics, of_mask)?
     };
     let gradients = gradients.map(|found| found.map(|found| found.to_dtype(dtype)).transpose());
     let [dq, dk, dv, dmask] = gradients;
-    Ok([dq?, dk?, dv?, dmask?])
+    let dmask = dmask?.map(|dmask| dmask.reshape(mask.shape()));
+    Ok([dq?, dk?, dv?, dmask.transpose()?])
 }
 
 /// Whether there is nothing to add up.

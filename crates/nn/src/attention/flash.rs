@@ -2,8 +2,7 @@ use candle_core::{Result, Tensor, WithDType, bail};
 use candle_nn::attention::AttnMask;
 
 use super::exact::attention;
-use super::options::Attention;
-use super::rule::wide;
+use super::rule::{Attention, wide};
 
 /// Attention of (batch, positions, heads, width), as [`candle_nn::attention::flash_attn`], with a backward pass, on any device.
 ///

@@ -3,7 +3,6 @@
 mod chunks;
 mod exact;
 mod flash;
-mod options;
 mod rule;
 mod tiles;
 
@@ -12,7 +11,7 @@ pub use candle_nn::attention::*;
 pub use exact::attention;
 pub use flash::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
 pub use flash::{flash_attn, flash_attn_varlen_unfused};
-pub use options::Attention;
+pub use rule::Attention;
 
 /// [`candle_nn::attention::cpu_flash`] with backward passes, on any device.
 pub mod cpu_flash {

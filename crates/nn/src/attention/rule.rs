@@ -1,15 +1,111 @@
-//! Checked sizes and options.
+//! Options, and what they come to with the sizes once both are checked.
 
 use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::options::Attention;
 pub use crate::kernel::sum_type as wide;
 use crate::kernel::{philox, same_device, same_type};
 use crate::seed::{derive, is_frozen};
 
 pub const NAME: &str = "attention";
+
+/// Options of [`attention`](super::attention): which keys a query sees, and how scores become weights.
+///
+/// The default is attention of each query to all keys, with scores multiplied by 1/√d.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::{Attention, attention};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let q = Tensor::randn(0f32, 1., (2, 8, 10, 16), &Device::Cpu)?; // [batch, heads, queries, width]
+/// let k = Tensor::randn(0f32, 1., (2, 4, 10, 16), &Device::Cpu)?; // 2 query heads share a key head
+/// let v = Tensor::randn(0f32, 1., (2, 4, 10, 16), &Device::Cpu)?;
+/// let y = attention(&q, &k, &v, &Attention::default().causal().dropout(0.1))?;
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Attention {
+    pub(super) causal: bool,
+    pub(super) offset: Option<usize>,
+    pub(super) window: Option<[usize; 2]>,
+    pub(super) alibi: Option<Tensor>,
+    pub(super) lengths: Option<[Vec<usize>; 2]>,
+    pub(super) mask: Option<Tensor>,
+    pub(super) scale: Option<f64>,
+    pub(super) softcap: Option<f64>,
+    pub(super) dropout: f64,
+}
+
+impl Attention {
+    /// Each query sees the keys up to its own position, and the last query is at the last key. With as many keys as queries, query i
+    /// sees keys 0 to i. With s keys and t queries it sees keys 0 to i + s − t: after t − s queries that see nothing, if there are
+    /// more queries than keys.
+    pub fn causal(mut self) -> Self {
+        (self.causal, self.offset) = (true, None);
+        self
+    }
+
+    /// Query i is at key i + `offset` and sees keys 0 to i + `offset`, if there are so many: the first query follows `offset` cached
+    /// keys.
+    pub fn causal_from(mut self, offset: usize) -> Self {
+        (self.causal, self.offset) = (true, Some(offset));
+        self
+    }
+
+    /// Each query sees `left` keys before its own position and `right` keys after it, none of them if it is also causal. Without
+    /// [`causal_from`](Self::causal_from), the last query is at the last key.
+    pub fn window(mut self, left: usize, right: usize) -> Self {
+        self.window = Some([left, right]);
+        self
+    }
+
+    /// Subtracts slope · distance between query and key from the scores, with a slope for each head (ALiBi: Press, Smith and Lewis,
+    /// 2021). Positions are those of [`window`](Self::window). `slopes` (heads) get no gradient.
+    pub fn alibi(mut self, slopes: &Tensor) -> Self {
+        self.alibi = Some(slopes.clone());
+        self
+    }
+
+    /// The positions are those of several sequences, one after the other, and a query sees keys of its own sequence only. Each
+    /// sequence has a number of queries and a number of keys. All other options, but a mask, apply within each sequence.
+    pub fn lengths(mut self, queries: &[usize], keys: &[usize]) -> Self {
+        self.lengths = Some([queries.to_vec(), keys.to_vec()]);
+        self
+    }
+
+    /// Adds `mask` to the scores, after scaling and soft capping: −∞ hides a key, other numbers are a bias. Its shape can be
+    /// broadcast to (batch, heads, queries, keys), its type is that of the queries.
+    ///
+    /// If the mask leads to a Var, it gets its gradient.
+    pub fn mask(mut self, mask: &Tensor) -> Self {
+        self.mask = Some(mask.clone());
+        self
+    }
+
+    /// What scores are multiplied by, instead of 1/√d.
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Keeps scores between −`cap` and `cap`, by cap · tanh(score / cap) after scaling (Gemma 2).
+    pub fn softcap(mut self, cap: f64) -> Self {
+        self.softcap = Some(cap);
+        self
+    }
+
+    /// Sets each weight to zero with probability `rate` and divides the others by 1 − `rate`. Which ones depends on the weight's
+    /// position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
+    /// drop the same weights; elsewhere each call draws a fresh seed.
+    pub fn dropout(mut self, rate: f64) -> Self {
+        self.dropout = rate;
+        self
+    }
+}
 
 /// The sizes of (batch, heads, queries, width), (batch, key_heads, keys, width) and (batch, key_heads, keys, value_width).
 #[derive(Debug, Clone, Copy)]
@@ -148,10 +244,8 @@ impl Rule {
     /// The same rule with the mask in another type.
     pub fn in_type(&self, dtype: DType) -> Result<Self> {
         let mut rule = self.clone();
-        rule.mask = match &self.mask {
-            Some(mask) => Some(mask.to_dtype(dtype)?),
-            None => None,
-        };
+        let mask = self.mask.as_ref().map(|mask| mask.to_dtype(dtype));
+        rule.mask = mask.transpose()?;
         Ok(rule)
     }
 }

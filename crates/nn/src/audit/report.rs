@@ -1,10 +1,13 @@
-use std::fmt::{self, Formatter};
+//! What an audit has found, as values, as text and as an error.
 
-use candle_core::{Tensor, Var};
+use std::fmt::{self, Formatter};
+use std::io;
+
+use candle_core::{Error, Shape, Tensor, Var};
 use serde::{Deserialize, Serialize};
 
-use super::error::AuditError;
 use super::moved::{norm, numbers};
+use crate::modules::by_module;
 
 /// What a Var received from a backward pass. [`Wrong`](Self::Wrong), [`Undecided`](Self::Undecided), [`Right`](Self::Right) and
 /// [`TooSmall`](Self::TooSmall) are results of [`slopes`](super::AuditBuilder::slopes): the worst of three directions, but a direction
@@ -226,4 +229,161 @@ fn matches(pattern: &str, name: &str) -> bool {
         }
     }
     rest.ends_with(last)
+}
+
+/// What is wrong comes first.
+const SECTIONS: [(Received, &str); 9] = [
+    (Received::Nothing, "no gradient"),
+    (Received::NotFinite, "not finite"),
+    (Received::Wrong, "wrong"),
+    (Received::Undecided, "undecided"),
+    (Received::Zeros, "all zeros"),
+    (Received::TooSmall, "too small to measure"),
+    (Received::Finite, "finite"),
+    (Received::Right, "right"),
+    (Received::Statistic, "statistic"),
+];
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let section = SECTIONS.iter().find(|(received, _)| received == self);
+        f.pad(section.map_or("", |(_, text)| text))
+    }
+}
+
+impl fmt::Display for Audit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} Vars", self.vars.len())?;
+        for (index, received) in self.sections().enumerate() {
+            let separator = if index == 0 { ": " } else { ", " };
+            write!(f, "{separator}{received} {}", self.count(received))?;
+        }
+        for received in self.sections() {
+            write!(f, "\n{received}")?;
+            match f.alternate() || matches!(received, Received::Wrong | Received::Undecided) {
+                true => self.write_vars(received, f)?,
+                false => self.write_modules(received, f)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Audit {
+    /// What at least one Var received.
+    fn sections(&self) -> impl Iterator<Item = Received> {
+        let sections = SECTIONS.into_iter().map(|(received, _)| received);
+        sections.filter(|received| self.of(*received).next().is_some())
+    }
+
+    fn write_vars(&self, received: Received, f: &mut Formatter<'_>) -> fmt::Result {
+        let names = self.vars.iter().map(|var| var.name.chars().count());
+        let shapes = self.vars.iter().map(|var| format!("{:?}", var.shape).len());
+        let (name, shape) = (names.max().unwrap_or(0), shapes.max().unwrap_or(0));
+        for var in self.of(received) {
+            let text = format!("{:?}", var.shape);
+            write!(f, "\n  {:name$}  ", var.name)?;
+            match var.norm {
+                Some(norm) => write!(f, "{text:shape$}  norm {norm:.3e}")?,
+                None => f.write_str(&text)?,
+            }
+            if let Some(slope) = var.slope {
+                write!(f, "  {slope}")?;
+                let factor = slope.factor().filter(|_| received == Received::Wrong);
+                factor.map_or(Ok(()), |factor| write!(f, ", {factor:.4} times"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_modules(&self, received: Received, f: &mut Formatter<'_>) -> fmt::Result {
+        let names = self.of(received).map(|var| var.name.as_str());
+        let others = self.vars.iter().filter(|var| var.received != received);
+        for modules in by_module(names, others.map(|var| var.name.as_str())) {
+            write!(f, "\n  {modules}")?;
+            if !matches!(received, Received::Finite | Received::Right) {
+                continue;
+            }
+            let is_of_group = |var: &&Audited| modules.names.contains(&var.name.as_str());
+            let norms = self.of(received).filter(is_of_group);
+            let mut norms: Vec<f64> = norms.filter_map(|var| var.norm).collect();
+            norms.sort_by(f64::total_cmp);
+            match norms.as_slice() {
+                [] => {}
+                [norm] => write!(f, ", norm {norm:.3e}")?,
+                [least, .., largest] => write!(f, ", norms {least:.3e} to {largest:.3e}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number of modules in the text.
+const LISTED: usize = 3;
+
+/// An audit cannot be made, or found something wrong.
+///
+/// In a function that returns candle's errors, `?` puts it inside an [`io::Error`] of theirs, from which it can be downcast.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// The loss is not a single number, but has this shape.
+    #[error("the loss has shape {0:?}: reduce it to one number with `mean_all()` or `sum_all()`")]
+    NotScalar(Shape),
+    /// Two forward passes with the same values gave these two losses.
+    #[error(
+        "the loss is {0} and then {1} with the same parameters: draw random numbers by `nn::Dropout` and in `nn::seeded`, and keep what a forward pass changes in the `VarMap`"
+    )]
+    NotRepeatable(f64, f64),
+    /// Vars received no gradient.
+    #[error(
+        "no gradient for {} of {} parameters: {}; an operation without a backward pass (`softmax_last_dim`, `RmsNorm`, …) or a `detach` cuts them off, or the model does not use them",
+        .names.len(), .names.len() + .others.len(), listed(.names, .others)
+    )]
+    #[non_exhaustive]
+    Unreached {
+        /// The names of the Vars without a gradient.
+        names: Vec<String>,
+        /// The names of the others, without BatchNorm's running statistics.
+        others: Vec<String>,
+    },
+    /// The gradients of these Vars are not the slopes of the loss.
+    #[error(
+        "the gradient of `{}` is not the slope of the loss: print the audit with `{{:#}}`; an operation between it and the loss has a wrong backward pass, as `conv1d` and `max_pool2d` of candle's tensors: `tensor.with_gradients()` of `candle_headroom::nn` has right ones",
+        .0.join("`, `")
+    )]
+    Wrong(Vec<String>),
+    /// No Var has a name that matches this pattern.
+    #[error("no Var has a name that matches `{0}`; `*` stands for any text, as in `pooler.*`")]
+    NoMatch(String),
+    /// An error of the closure or of the backward pass.
+    #[error("{0}")]
+    Candle(Error),
+}
+
+fn listed(names: &[String], others: &[String]) -> String {
+    let (names, others) = (names.iter(), others.iter());
+    let modules = by_module(names.map(String::as_str), others.map(String::as_str));
+    let modules: Vec<String> = modules.iter().map(ToString::to_string).collect();
+    let listed = modules.iter().take(LISTED).map(String::as_str);
+    let listed = listed.collect::<Vec<_>>().join("; ");
+    match modules.len().saturating_sub(LISTED) {
+        0 => listed,
+        more => format!("{listed}; and {more} more"),
+    }
+}
+
+impl From<Error> for AuditError {
+    fn from(error: Error) -> Self {
+        Self::Candle(error)
+    }
+}
+
+impl From<AuditError> for Error {
+    fn from(error: AuditError) -> Self {
+        match error {
+            AuditError::Candle(error) => error,
+            own => Self::Io(io::Error::other(own)),
+        }
+    }
 }

@@ -4,9 +4,8 @@ use std::ops::Range;
 use candle_core::{DType, Tensor};
 use candle_nn::VarMap;
 
-use super::error::AuditError;
 use super::moved::{DIRECTIONS, Moved, Values, numbers, vars};
-use super::report::{Audit, Received, Slope};
+use super::report::{Audit, AuditError, Received, Slope};
 
 /// The largest step, in proportion to a Var's scale: further away, the loss tells nothing about the slope here.
 const LARGEST: f64 = 0.25;

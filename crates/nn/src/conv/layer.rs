@@ -8,7 +8,7 @@ use crate::graph::{Backward, Gradients, record};
 macro_rules! layer {
     (
         $(#[$doc:meta])*
-        $layer:ident($config:ident, $weight:literal), $with_bias:ident, $without_bias:ident
+        $layer:ident($config:ident, $weight:literal), $($make:ident $with:literal),+
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
@@ -44,30 +44,24 @@ macro_rules! layer {
             }
         }
 
-        crate::conv::layer::maker! { $layer, $config, $with_bias, "with" }
-        crate::conv::layer::maker! { $layer, $config, $without_bias, "without" }
+        $(
+            #[doc = concat!(
+                "Makes a [`", stringify!($layer), "`] ", $with, " a bias, named and initialized as by [`candle_nn::",
+                stringify!($make), "`].\n\n# Errors\nThose of the `VarBuilder`."
+            )]
+            pub fn $make(
+                in_channels: usize,
+                out_channels: usize,
+                kernel_size: usize,
+                cfg: candle_nn::$config,
+                vb: candle_nn::VarBuilder,
+            ) -> Result<$layer> {
+                Ok(candle_nn::$make(in_channels, out_channels, kernel_size, cfg, vb)?.into())
+            }
+        )+
     };
 }
 pub(super) use layer;
-
-macro_rules! maker {
-    ($layer:ident, $config:ident, $make:ident, $with:literal) => {
-        #[doc = concat!(
-            "Makes a [`", stringify!($layer), "`] ", $with, " a bias, named and initialized as by [`candle_nn::", stringify!($make), "`].",
-            "\n\n# Errors\nThose of the `VarBuilder`."
-        )]
-        pub fn $make(
-            in_channels: usize,
-            out_channels: usize,
-            kernel_size: usize,
-            cfg: candle_nn::$config,
-            vb: candle_nn::VarBuilder,
-        ) -> Result<$layer> {
-            Ok(candle_nn::$make(in_channels, out_channels, kernel_size, cfg, vb)?.into())
-        }
-    };
-}
-pub(super) use maker;
 
 /// Adds the bias of each channel and puts the sum into the graph, which keeps it and not `y`. `gradients` maps input, weight, the
 /// output's gradient, and which of the two are asked for, to those of input and weight.
@@ -81,34 +75,30 @@ pub fn record_with_bias(
     + Sync
     + 'static,
 ) -> Result<Tensor> {
-    let Some(bias) = bias else {
-        return record(name, [x, weight], y, move |given: Backward<2>| {
-            let [x, weight] = &given.inputs;
-            gradients(x, weight, &given.gradient, given.needs)
-        });
-    };
-    if bias.dims() != [y.dim(1)?] {
-        bail!(
+    let sum = match bias {
+        Some(bias) if bias.dims() != [y.dim(1)?] => bail!(
             "{name}: the bias {:?} is not that of the channels of {:?}",
             bias.shape(),
             y.shape()
-        )
-    }
-    let of_channels: Vec<_> = (0..y.rank())
-        .map(|dim| if dim == 1 { bias.elem_count() } else { 1 })
-        .collect();
-    let sum = y.broadcast_add(&bias.detach().reshape(of_channels)?)?;
+        ),
+        Some(bias) => {
+            let mut of_channels = vec![1; y.rank()];
+            of_channels[1] = bias.elem_count();
+            y.broadcast_add(&bias.detach().reshape(of_channels)?)?
+        }
+        None => y.clone(),
+    };
     drop(y);
-    record(name, [x, weight, bias], sum, move |given: Backward<3>| {
+    let none = weight.detach();
+    let inputs = [x, weight, bias.unwrap_or(&none)];
+    record(name, inputs, sum, move |given: Backward<3>| {
         let ([x, weight, bias], [needs_x, needs_weight, needs_bias]) = (&given.inputs, given.needs);
-        let [dx, dweight] = gradients(x, weight, &given.gradient, [needs_x, needs_weight])?;
+        let dy = &given.gradient;
+        let [dx, dweight] = gradients(x, weight, dy, [needs_x, needs_weight])?;
         let dbias = needs_bias.then(|| {
-            let others: Vec<_> = (0..given.gradient.rank()).filter(|&dim| dim != 1).collect();
-            given
-                .gradient
-                .to_dtype(widened(bias.dtype()))?
-                .sum(others)?
-                .to_dtype(bias.dtype())
+            let others: Vec<_> = (0..dy.rank()).filter(|&dim| dim != 1).collect();
+            let sums = dy.to_dtype(widened(bias.dtype()))?.sum(others)?;
+            sums.to_dtype(bias.dtype())
         });
         Ok([dx, dweight, dbias.transpose()?])
     })

@@ -1,26 +1,20 @@
 //! Layers with a kernel that slides over a sequence.
 
-use candle_core::conv::CudnnFwdAlgo;
 use candle_core::{Module, Result, Tensor, bail};
+use candle_nn::Conv1dConfig;
 
 use super::layer::{layer, record_with_bias, widened};
 
 layer! {
     /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
     Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
-    conv1d, conv1d_no_bias
+    conv1d "with", conv1d_no_bias "without"
 }
 
 impl Module for Conv1d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let config = self.config();
-        let shape = Sliding {
-            padding: config.padding,
-            stride: config.stride,
-            dilation: config.dilation,
-            groups: config.groups,
-        };
-        let y = shape.narrow(&x.detach(), &self.weight().detach(), config.cudnn_fwd_algo)?;
+        let shape = Sliding(*self.config());
+        let y = shape.narrow(&x.detach(), &self.weight().detach())?;
         let gradients =
             move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
                 let dx = needs_x.then(|| shape.widen(dy, weight, x.dim(2)?));
@@ -34,86 +28,65 @@ impl Module for Conv1d {
 layer! {
     /// The transpose of a convolution over the last dimension, as [`candle_nn::ConvTranspose1d`], with a backward pass. It keeps its output.
     ConvTranspose1d(ConvTranspose1dConfig, "(in, out / groups, kernel)"),
-    conv_transpose1d, conv_transpose1d_no_bias
+    conv_transpose1d "with", conv_transpose1d_no_bias "without"
 }
 
 impl Module for ConvTranspose1d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let config = self.config();
-        let shape = Sliding {
+        let shape = Sliding(Conv1dConfig {
             padding: config.padding,
             stride: config.stride,
             dilation: config.dilation,
             groups: config.groups,
-        };
+            cudnn_fwd_algo: None,
+        });
         let length = shape.widest(x.dim(2)?, self.weight().dim(2)?)? + config.output_padding;
         let y = shape.widen(&x.detach(), &self.weight().detach(), length)?;
         let gradients =
             move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
-                let dx = needs_x.then(|| shape.narrow(dy, weight, None)?.narrow(2, 0, x.dim(2)?));
+                let dx = needs_x.then(|| shape.narrow(dy, weight)?.narrow(2, 0, x.dim(2)?));
                 let dweight = needs_weight.then(|| shape.products(dy, x, weight));
                 Ok([dx.transpose()?, dweight.transpose()?])
             };
-        record_with_bias(
-            "conv-transpose1d",
-            [x, self.weight()],
-            self.bias(),
-            y,
-            gradients,
-        )
+        let (weight, bias) = (self.weight(), self.bias());
+        record_with_bias("conv-transpose1d", [x, weight], bias, y, gradients)
     }
 }
 
 /// How a kernel slides over a long sequence and meets the positions of a short one. A convolution goes from the long one to the short
 /// one; its input's gradient, like the transposed convolution, the other way.
 #[derive(Clone, Copy)]
-struct Sliding {
-    padding: usize,
-    stride: usize,
-    dilation: usize,
-    groups: usize,
-}
+struct Sliding(Conv1dConfig);
 
 impl Sliding {
     /// The convolution of a long sequence.
-    fn narrow(
-        self,
-        long: &Tensor,
-        weight: &Tensor,
-        algorithm: Option<CudnnFwdAlgo>,
-    ) -> Result<Tensor> {
+    fn narrow(self, long: &Tensor, weight: &Tensor) -> Result<Tensor> {
         self.check(weight)?;
-        let reach = self.reach(1, weight.dim(2)?);
-        if long.dims3()?.2 + 2 * self.padding < reach {
+        let (reach, padding) = (self.reach(1, weight.dim(2)?), self.0.padding);
+        if long.dims3()?.2 + 2 * padding < reach {
             bail!(
-                "conv1d: a kernel that reaches over {reach} positions does not fit into {:?} with a padding of {}",
-                long.shape(),
-                self.padding
+                "conv1d: a kernel that reaches over {reach} positions does not fit into {:?} with a padding of {padding}",
+                long.shape()
             )
         }
-        let (long, weight) = (long.contiguous()?, weight.contiguous()?);
-        long.conv1d_with_algo(
-            &weight,
-            self.padding,
-            self.stride,
-            self.dilation,
-            self.groups,
-            algorithm,
+        long.contiguous()?.conv1d_with_algo(
+            &weight.contiguous()?,
+            padding,
+            self.0.stride,
+            self.0.dilation,
+            self.0.groups,
+            self.0.cudnn_fwd_algo,
         )
     }
 
     /// What candle divides by, or assumes.
     fn check(self, weight: &Tensor) -> Result<()> {
         let (outer, inner, kernel) = weight.dims3()?;
-        if self.stride == 0
-            || self.groups == 0
-            || outer * inner * kernel == 0
-            || outer % self.groups != 0
-        {
+        let Conv1dConfig { stride, groups, .. } = self.0;
+        if stride == 0 || groups == 0 || outer * inner * kernel == 0 || outer % groups != 0 {
             bail!(
-                "conv1d: stride {}, groups {} and weight {:?} must not be zero, and the groups must divide the channels",
-                self.stride,
-                self.groups,
+                "conv1d: stride {stride}, groups {groups} and weight {:?} must not be zero, and the groups must divide the channels",
                 weight.shape()
             )
         }
@@ -127,25 +100,20 @@ impl Sliding {
         if short.dims3()?.2 == 0 {
             bail!("conv-transpose1d: no positions in {:?}", short.shape())
         }
+        let config = self.0;
         // candle subtracts the padding from the strides before it adds the kernel. Where they are less, it is cut off here.
-        let strides = (short.dim(2)? - 1) * self.stride;
-        let padding = if strides < 2 * self.padding {
+        let strides = (short.dim(2)? - 1) * config.stride;
+        let padding = if strides < 2 * config.padding {
             0
         } else {
-            self.padding
+            config.padding
         };
-        let first = self.padding - padding;
+        let first = config.padding - padding;
         let reached = self.reach(short.dim(2)?, weight.dim(2)?) - 2 * padding;
         let more = (first + length).saturating_sub(reached);
         let widen = |short: &Tensor| {
-            short.conv_transpose1d(
-                &weight,
-                padding,
-                more,
-                self.stride,
-                self.dilation,
-                self.groups,
-            )
+            let (stride, dilation, groups) = (config.stride, config.dilation, config.groups);
+            short.conv_transpose1d(&weight, padding, more, stride, dilation, groups)
         };
         // One sample after the other on the CPU: candle's matrix product takes the rows of all batches for adjacent.
         let long = match short.dim(0)? {
@@ -160,17 +128,17 @@ impl Sliding {
 
     /// Number of positions that the kernel meets, with the padding.
     fn reach(self, short: usize, kernel: usize) -> usize {
-        short.saturating_sub(1) * self.stride + self.dilation * kernel.saturating_sub(1) + 1
+        short.saturating_sub(1) * self.0.stride + self.0.dilation * kernel.saturating_sub(1) + 1
     }
 
     /// Number of positions that a short sequence of this length comes from at least.
     fn widest(self, short: usize, kernel: usize) -> Result<usize> {
         let reach = self.reach(short, kernel);
-        match reach.checked_sub(2 * self.padding) {
+        match reach.checked_sub(2 * self.0.padding) {
             Some(length) => Ok(length),
             None => bail!(
                 "conv-transpose1d: a padding of {} leaves nothing of {reach} positions",
-                self.padding
+                self.0.padding
             ),
         }
     }
@@ -181,25 +149,26 @@ impl Sliding {
         let wide = widened(weight.dtype());
         let (outer, inner, kernel) = weight.dims3()?;
         let (batch, channels, length) = short.dims3()?;
+        let groups = self.0.groups;
         let grouped = |tensor: &Tensor, channels: usize| {
-            tensor.reshape((batch, self.groups, channels / self.groups, length))
+            tensor.reshape((batch, groups, channels / groups, length))
         };
         let short = grouped(&short.to_dtype(wide)?, channels)?.permute((1, 2, 0, 3))?;
-        let short = short.reshape((self.groups, outer / self.groups, batch * length))?;
+        let short = short.reshape((groups, outer / groups, batch * length))?;
         let long = long.to_dtype(wide)?;
         // Also the positions that the last stride reaches over.
         let missing = self
             .reach(length, kernel)
-            .saturating_sub(long.dim(2)? + self.padding);
+            .saturating_sub(long.dim(2)? + self.0.padding);
         let long = long
-            .pad_with_zeros(2, self.padding, missing)?
+            .pad_with_zeros(2, self.0.padding, missing)?
             .contiguous()?;
         let products = (0..kernel).map(|at| {
-            let met = (0..length).map(|to| (at * self.dilation + to * self.stride) as u32);
+            let met = (0..length).map(|to| (at * self.0.dilation + to * self.0.stride) as u32);
             let met = Tensor::from_iter(met, long.device())?;
             let long =
                 grouped(&long.index_select(&met, 2)?, long.dim(1)?)?.permute((1, 0, 3, 2))?;
-            let long = long.reshape((self.groups, batch * length, inner))?;
+            let long = long.reshape((groups, batch * length, inner))?;
             short.matmul(&long)?.reshape((outer, inner))
         });
         Tensor::stack(&products.collect::<Result<Vec<_>>>()?, 2)?.to_dtype(weight.dtype())

@@ -6,7 +6,7 @@ use super::layer::{layer, record_with_bias, widened};
 layer! {
     /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
     Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
-    conv2d, conv2d_no_bias
+    conv2d "with", conv2d_no_bias "without"
 }
 
 impl Conv2d {
@@ -78,9 +78,6 @@ fn forward(x: &Tensor, weight: &Tensor, config: Conv2dConfig) -> Result<Tensor> 
 
 /// The gradient of the input: the transposed convolution.
 fn of_input(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> Result<Tensor> {
-    if dy.elem_count() == 0 {
-        return x.zeros_like();
-    }
     let (padding, stride) = (config.padding, config.stride);
     let (dilation, groups) = (config.dilation, config.groups);
     let missing = |dim: usize| -> Result<usize> {
@@ -105,9 +102,6 @@ fn of_input(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> R
 /// The gradient of the weight: the convolution of the input with the output's gradient, channels in place of the batch and stride
 /// in place of dilation; f16 and bf16 in f32.
 fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> Result<Tensor> {
-    if dy.elem_count() == 0 {
-        return weight.zeros_like();
-    }
     let (padding, stride) = (config.padding, config.stride);
     let (dilation, groups) = (config.dilation, config.groups);
     let (_, _, height, width) = weight.dims4()?;
@@ -129,7 +123,7 @@ layer! {
     /// The transpose of a convolution over the last two dimensions, as [`candle_nn::ConvTranspose2d`]; f16 and bf16 are computed in f32 and
     /// rounded at the end, so that gradients are summed in f32. It keeps its inputs, in f32.
     ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),
-    conv_transpose2d, conv_transpose2d_no_bias
+    conv_transpose2d "with", conv_transpose2d_no_bias "without"
 }
 
 impl Module for ConvTranspose2d {

@@ -9,20 +9,55 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::{Error, Result, Storage, Tensor};
 use parking_lot::Mutex;
 
-use super::gradient::Gradient;
-use super::zero::zero;
+use super::node::node;
+use crate::bias::add_to_rows;
+use crate::scope::OnDrop;
 
 const NAME: &str = "mailbox";
+
+/// A gradient on its way.
+pub struct Gradient {
+    pub tensor: Tensor,
+    /// Whether no other tensor that is still used shares its storage, so that it may be changed.
+    pub is_alone: bool,
+}
+
+impl Gradient {
+    /// A gradient whose storage no other tensor shares.
+    pub fn alone(tensor: Tensor) -> Self {
+        let is_alone = true;
+        Self { tensor, is_alone }
+    }
+
+    /// The sum, in the place of one of the two where that may be changed.
+    pub fn plus(self, other: Self) -> Result<Self> {
+        let can_change = |it: &Self| it.is_alone && it.tensor.is_contiguous();
+        let (sum, part) = match (can_change(&self), can_change(&other)) {
+            (true, _) => (self.tensor, other.tensor),
+            (false, true) => (other.tensor, self.tensor),
+            (false, false) => return Ok(Self::alone((self.tensor + other.tensor)?)),
+        };
+        let row = sum.flatten_all()?.unsqueeze(0)?;
+        let row = add_to_rows(row, &part.flatten_all()?)?;
+        Ok(Self::alone(row.reshape(sum.shape())?))
+    }
+}
+
+/// Where a tensor's storage is. Tensors that share it have the same address.
+pub fn address(tensor: &Tensor) -> *const Storage {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref(&*storage)
+}
 
 /// Gradients, each at the place that it belongs to. Those behind the end are missing too.
 pub type Mail = Vec<Option<Gradient>>;
 
 /// The gradients that have arrived at an operation, for each pass in progress.
 #[derive(Default)]
-pub struct Mailbox(Mutex<Vec<(Pass, Weak<Mutex<Mail>>)>>);
+pub struct Mailbox(Mutex<Vec<(u64, Weak<Mutex<Mail>>)>>);
 
 impl Mailbox {
     /// Leaves gradients, which are added to what waits. Returns a scalar that candle has to take as a gradient of `link`.
@@ -44,8 +79,8 @@ impl Mailbox {
             }
         }
         let mail = Arc::new(Mutex::new(mail));
-        self.0.lock().push((current(), Arc::downgrade(&mail)));
-        zero(NAME, std::slice::from_ref(link), move |_| {
+        self.0.lock().push((PASS.get(), Arc::downgrade(&mail)));
+        node(NAME, std::slice::from_ref(link), None, move |_, _| {
             let _holds = &mail;
             Err(Error::BackwardNotSupported { op: NAME }.bt())
         })
@@ -63,7 +98,7 @@ impl Mailbox {
     fn find(&self) -> Option<Mail> {
         let mut passes = self.0.lock();
         passes.retain(|(_, mail)| mail.strong_count() > 0);
-        let at = passes.iter().position(|(pass, _)| *pass == current())?;
+        let at = passes.iter().position(|(pass, _)| *pass == PASS.get())?;
         let (_, mail) = passes.swap_remove(at);
         drop(passes);
         let mail = mail.upgrade()?;
@@ -72,31 +107,19 @@ impl Mailbox {
     }
 }
 
-/// A backward pass of one thread, or one that began within it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pass(u64);
-
 thread_local! {
-    static PASS: Cell<Pass> = Cell::new(next());
+    /// The number of the thread's backward pass, or of one that began within it.
+    static PASS: Cell<u64> = Cell::new(next());
 }
 
-fn next() -> Pass {
+fn next() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    Pass(NEXT.fetch_add(1, Relaxed))
-}
-
-fn current() -> Pass {
-    PASS.get()
+    NEXT.fetch_add(1, Relaxed)
 }
 
 /// Runs a backward pass that begins within another one. Both may reach the same operations.
 pub fn within_pass<T>(backward: impl FnOnce() -> T) -> T {
-    struct Outer(Pass);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            PASS.set(self.0);
-        }
-    }
-    let _outer = Outer(PASS.replace(next()));
+    let outer = PASS.replace(next());
+    let _restored = OnDrop(|| PASS.set(outer));
     backward()
 }

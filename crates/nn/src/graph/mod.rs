@@ -1,20 +1,17 @@
 //! Puts tensors that were computed without a graph into candle's graph.
 
-mod gradient;
 mod mailbox;
+mod node;
 mod operation;
 mod origin;
-mod zero;
 
 #[cfg(test)]
 mod tests;
 
 use candle_core::{Error, Result, Storage, Tensor};
 
-pub use gradient::Gradient;
-use gradient::address;
-pub use mailbox::{Mail, within_pass};
-use operation::lean_operation;
+use mailbox::address;
+pub use mailbox::{Gradient, Mail, within_pass};
 pub use operation::operation;
 use origin::unshared;
 
@@ -28,16 +25,27 @@ pub struct Backward<const N: usize> {
     pub needs: [bool; N],
 }
 
+impl<const N: usize> Backward<N> {
+    /// Gradients of zeros.
+    pub fn zeros(&self) -> Result<Gradients<N>> {
+        let mut gradients = [const { None }; N];
+        for ((gradient, input), needed) in gradients.iter_mut().zip(&self.inputs).zip(self.needs) {
+            *gradient = needed.then(|| input.zeros_like()).transpose()?;
+        }
+        Ok(gradients)
+    }
+}
+
 /// The gradient of each input; `None` where it is not asked for.
 pub type Gradients<const N: usize> = [Option<Tensor>; N];
 
-/// Makes `output` a function of `inputs` whose gradients `backward` computes. Each is a new tensor, or one of those that it is
-/// given: what the closure holds may not be returned, because gradients are added to each other in place.
+/// Makes `output` a function of `inputs` whose gradients `backward` computes, unless the output has no elements. Each is a new tensor, or
+/// one of those that it is given: what the closure holds may not be returned, because gradients are added to each other in place.
 ///
 /// The graph keeps the inputs and the output, and what the closure holds. The output's storage is moved, not copied, so no other
 /// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without
 /// elements, for which many of candle's operations return an argument. If no input leads to a Var, the output is returned as it
-/// is.
+/// is. Where an input is missing, any tensor outside the graph stands in for it.
 pub fn record<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],
@@ -53,12 +61,16 @@ pub fn record<const N: usize>(
         let [output] = outputs else {
             return Err(no_output(name));
         };
-        backward(Backward {
+        let given = Backward {
             inputs: kept.clone(),
             output: output.clone(),
             gradient,
             needs,
-        })
+        };
+        match given.output.elem_count() {
+            0 => given.zeros(),
+            _ => backward(given),
+        }
     });
     record_boxed(name, inputs, output, Some(held), differentiate)
 }
@@ -100,8 +112,8 @@ fn record_boxed<const N: usize>(
     let output = unshared(output, &inputs)?;
     let sources = inputs.into_iter().filter(|input| input.track_op());
     let sources: Vec<_> = sources.collect();
-    let is_lean = kept.is_none();
-    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+    let keeps_output = kept.is_some();
+    let backward = move |arrived: Mail, outputs: &[Tensor]| -> Result<Mail> {
         let Some(Some(given)) = arrived.into_iter().next() else {
             return Ok(Mail::new());
         };
@@ -113,13 +125,9 @@ fn record_boxed<const N: usize>(
         let gradients = differentiate(given.tensor, needs, outputs)?;
         Ok(mail(gradients, needs, others))
     };
-    let outputs = match is_lean {
-        true => lean_operation(name, &sources, vec![output], move |mail| {
-            backward(mail, &[])
-        }),
-        false => operation(name, &sources, vec![output], backward),
-    };
-    outputs?.into_iter().next().ok_or_else(|| no_output(name))
+    let outputs = vec![output];
+    let outputs = operation(name, &sources, outputs, keeps_output, Box::new(backward))?;
+    outputs.into_iter().next().ok_or_else(|| no_output(name))
 }
 
 /// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.

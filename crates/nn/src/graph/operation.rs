@@ -11,62 +11,45 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor};
 
-use super::gradient::Gradient;
-use super::mailbox::{Mail, Mailbox};
+use super::mailbox::{Gradient, Mail, Mailbox};
+use super::node::node;
 use super::origin::{Origin, View};
-use super::zero::zero;
 
 /// candle's operations have at most this many arguments.
 const MOST: usize = 3;
 
-/// Makes `outputs` a function of `sources`, which all lead to Vars. `backward` is given the gradients of the outputs and the
-/// detached outputs, and returns a gradient for each source; missing ones are zeros.
+/// Given the gradients of the outputs and the outputs that are kept, returns a gradient for each source; missing ones are zeros.
+pub type HandBack = Box<dyn Fn(Mail, &[Tensor]) -> Result<Mail> + Send + Sync>;
+
+/// Makes `outputs` a function of `sources`, which all lead to Vars.
 ///
-/// The graph keeps the outputs, and what the closure holds. Their storages are moved: no other tensor may share them. Outputs of
-/// integers are returned as they are.
+/// The graph keeps what the closure holds and, with `keeps_outputs`, the outputs, which the closure is given detached. Their storages are
+/// moved: no other tensor may share them. Outputs of integers are returned as they are.
 pub fn operation(
     name: &'static str,
     sources: &[&Tensor],
     outputs: Vec<Tensor>,
-    backward: impl Fn(Mail, &[Tensor]) -> Result<Mail> + Send + Sync + 'static,
+    keeps_outputs: bool,
+    backward: HandBack,
 ) -> Result<Vec<Tensor>> {
-    let known = Arc::new(OnceLock::<Vec<Tensor>>::new());
-    let outputs = {
-        let known = Arc::clone(&known);
-        let backward = move |mail| backward(mail, known.get().map_or(&[], Vec::as_slice));
-        lean_operation(name, sources, outputs, backward)?
-    };
-    known.get_or_init(|| outputs.iter().map(Tensor::detach).collect());
-    Ok(outputs)
-}
-
-/// As [`operation`], without the outputs in the backward pass. The graph keeps only what the closure holds.
-pub fn lean_operation(
-    name: &'static str,
-    sources: &[&Tensor],
-    outputs: Vec<Tensor>,
-    backward: impl Fn(Mail) -> Result<Mail> + Send + Sync + 'static,
-) -> Result<Vec<Tensor>> {
-    record_all(name, sources, outputs, Box::new(backward))
-}
-
-/// What hands gradients on. It is boxed, so that what follows is compiled once.
-type HandOn = Box<dyn Fn(Mail) -> Result<Mail> + Send + Sync>;
-
-fn record_all(
-    name: &'static str,
-    sources: &[&Tensor],
-    outputs: Vec<Tensor>,
-    backward: HandOn,
-) -> Result<Vec<Tensor>> {
-    let last = link(name, sources, backward)?;
+    let kept = Arc::new(OnceLock::<Vec<Tensor>>::new());
+    let known = Arc::clone(&kept);
+    let hand_on = move |mail| backward(mail, known.get().map_or(&[], Vec::as_slice));
+    let last = link(name, sources, Box::new(hand_on))?;
     let outputs = outputs.into_iter().enumerate();
     let outputs = outputs.map(|(place, output)| match output.dtype().is_float() {
         true => Origin::record(name, &last.scalar, &last.mailbox, place, output),
         false => Ok(output),
     });
-    outputs.collect()
+    let outputs = outputs.collect::<Result<Vec<_>>>()?;
+    if keeps_outputs {
+        kept.get_or_init(|| outputs.iter().map(Tensor::detach).collect());
+    }
+    Ok(outputs)
 }
+
+/// What hands gradients on.
+type HandOn = Box<dyn Fn(Mail) -> Result<Mail> + Send + Sync>;
 
 /// An operation in candle's graph, and where it receives gradients.
 struct Link {
@@ -109,7 +92,7 @@ fn link(name: &'static str, sources: &[&Tensor], backward: HandOn) -> Result<Lin
     }
     let mailbox = Arc::<Mailbox>::default();
     let received = Arc::clone(&mailbox);
-    let scalar = zero(name, &arguments, move |arguments| {
+    let scalar = node(name, &arguments, None, move |arguments, _| {
         let mut gradients = backward(received.take()?)?.into_iter();
         let ways = ways.iter().zip(arguments);
         ways.map(|(to, argument)| to.hand_on(argument, &mut gradients))

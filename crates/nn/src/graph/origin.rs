@@ -9,13 +9,11 @@ use std::mem::replace;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use candle_core::backend::BackendStorage;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor,
-};
+use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
 use parking_lot::Mutex;
 
-use super::gradient::{Gradient, address};
-use super::mailbox::Mailbox;
+use super::mailbox::{Gradient, Mailbox, address};
+use super::node::node;
 use crate::kernel::{InPlace, in_place};
 
 /// The origins of all recorded outputs that exist, by the address of the output's storage.
@@ -58,11 +56,15 @@ impl Origin {
             output: OnceLock::new(),
         });
         let shape = output.shape().clone();
-        let output = link.apply_op1(Output {
-            name,
-            value: Mutex::new(Some((take_storage(output)?, shape))),
-            origin: Arc::clone(&origin),
-        })?;
+        let value = Some((take_storage(output)?, shape));
+        let held = Arc::clone(&origin);
+        // Hands on what candle's operations add up.
+        let hand_on = move |_: &[&Tensor], gradient: &Tensor| -> Result<Vec<Tensor>> {
+            let gradient = Gradient::alone(gradient.detach());
+            let scalar = held.mailbox.leave(&held.link, [(held.place, gradient)])?;
+            Ok(vec![scalar])
+        };
+        let output = node(name, std::slice::from_ref(link), value, hand_on)?;
         let storage = address(origin.output.get_or_init(|| output.detach()));
         ORIGINS
             .lock()
@@ -76,58 +78,6 @@ impl Drop for Origin {
         if let Some(output) = self.output.get() {
             ORIGINS.lock().remove(&address(output).addr());
         }
-    }
-}
-
-/// An operation of candle's graph whose output is already computed.
-struct Output {
-    name: &'static str,
-    value: Mutex<Option<(Storage, Shape)>>,
-    origin: Arc<Origin>,
-}
-
-impl Output {
-    fn value(&self) -> Result<(Storage, Shape)> {
-        let missing = || Error::Msg(format!("{}: the output was taken twice", self.name)).bt();
-        self.value.lock().take().ok_or_else(missing)
-    }
-
-    fn elsewhere(&self) -> Error {
-        Error::Msg(format!("{}: the inputs are on several devices", self.name)).bt()
-    }
-}
-
-impl CustomOp1 for Output {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        match self.value()? {
-            (Storage::Cpu(storage), shape) => Ok((storage, shape)),
-            _ => Err(self.elsewhere()),
-        }
-    }
-
-    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        match self.value()? {
-            (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-            _ => Err(self.elsewhere()),
-        }
-    }
-
-    fn metal_fwd(&self, _: &MetalStorage, _: &Layout) -> Result<(MetalStorage, Shape)> {
-        match self.value()? {
-            (Storage::Metal(storage), shape) => Ok((storage, shape)),
-            _ => Err(self.elsewhere()),
-        }
-    }
-
-    /// Hands on what candle's operations add up.
-    fn bwd(&self, link: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let (place, gradient) = (self.origin.place, Gradient::alone(gradient.detach()));
-        let scalar = self.origin.mailbox.leave(link, [(place, gradient)])?;
-        Ok(Some(scalar))
     }
 }
 

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result, Tensor, Var};
 
-use super::gradient::{Gradient, address};
-use super::mailbox::{Mailbox, within_pass};
+use super::mailbox::{Gradient, Mail, Mailbox, address, within_pass};
 use super::operation::operation;
 use super::origin::Origin;
 use super::record;
@@ -210,7 +209,7 @@ fn chains_of_links_give_each_source_its_gradient() -> Result<()> {
             Tensor::zeros(2, candle_core::DType::U32, &Device::Cpu)?,
             var([2.; 3])?.detach(),
         ];
-        let outputs = operation("many", &sources, outputs, move |mail, outputs| {
+        let backward = move |mail: Mail, outputs: &[Tensor]| -> Result<Mail> {
             assert_eq!(outputs.len(), 3);
             let gradient = mail
                 .into_iter()
@@ -224,7 +223,8 @@ fn chains_of_links_give_each_source_its_gradient() -> Result<()> {
                     _ => Ok(Some(Gradient::alone((&gradient.tensor * i as f64)?))),
                 })
                 .collect()
-        })?;
+        };
+        let outputs = operation("many", &sources, outputs, true, Box::new(backward))?;
         assert!(!outputs[1].track_op());
         let store = outputs[2].sum_all()?.backward()?;
         for (i, var) in vars.iter().enumerate() {

@@ -3,7 +3,6 @@
 //! A kernel is compiled for f32 and f64 only. Blocks of other types are widened and rounded here.
 
 use std::borrow::Cow;
-use std::mem::take;
 
 use candle_core::{Result, Shape, Storage, Tensor, WithDType};
 use num_traits::Zero;
@@ -33,11 +32,8 @@ pub fn run<T: Element>(
             (false, _) => Source::All(slice_of::<T::Sum>(storage, layout, name)?.into()),
         });
     }
-    let mut outputs: Vec<_> = plan
-        .outputs
-        .iter()
-        .map(|of| Output::<T>::new(plan, of))
-        .collect();
+    let outputs = plan.outputs.iter().map(|of| Output::<T>::new(plan, of));
+    let mut outputs: Vec<_> = outputs.collect();
     let mut blocks: Vec<Vec<Part<T>>> = Vec::new();
     blocks.resize_with(plan.blocks(), Vec::new);
     for output in &mut outputs {
@@ -45,19 +41,15 @@ pub fn run<T: Element>(
     }
     on_all_threads(blocks, &|index, mut parts| {
         let first = index * plan.at_once;
-        let given: Vec<_> = sources
-            .iter()
-            .map(|source| source.rows(first, plan.at_once))
-            .collect();
+        let given = sources.iter().map(|it| it.rows(first, plan.at_once));
+        let given: Vec<_> = given.collect();
         let given: Vec<_> = given.iter().map(|rows| &**rows).collect();
         work(first, &given, parts.iter_mut().map(Part::zeros).collect())?;
         parts.into_iter().for_each(Part::finish);
         Ok(())
     })?;
-    Ok(outputs
-        .into_iter()
-        .map(|output| output.tensor(plan))
-        .collect())
+    let outputs = outputs.into_iter().map(|output| output.tensor(plan));
+    Ok(outputs.collect())
 }
 
 /// An input.
@@ -85,17 +77,13 @@ fn part<T>(values: &[T], first: usize, len: usize) -> &[T] {
     rest.get(..len).unwrap_or(rest)
 }
 
-/// An output, or the parts that it is the sum of.
+/// An output, or the parts that it is the sum of: elements in the type of sums, or those of a narrow type.
 struct Output<T: Element> {
     shape: Shape,
-    values: Values<T>,
+    wide: Vec<T::Sum>,
+    narrow: Vec<T>,
     /// Number of elements of a block.
     of_block: usize,
-}
-
-enum Values<T: Element> {
-    Wide(Vec<T::Sum>),
-    Narrow(Vec<T>),
 }
 
 impl<T: Element> Output<T> {
@@ -107,58 +95,48 @@ impl<T: Element> Output<T> {
             Extent::All => (shape.elem_count(), shape.elem_count()),
         };
         let is_sum = len != shape.elem_count();
+        let (wide, narrow) = match T::IS_NARROW && !plan.is_wide && !is_sum {
+            true => (0, len),
+            false => (len, 0),
+        };
         Self {
             shape: shape.clone(),
-            values: match T::IS_NARROW && !plan.is_wide && !is_sum {
-                true => Values::Narrow(vec![T::zero(); len]),
-                false => Values::Wide(vec![T::Sum::zero(); len]),
-            },
+            wide: vec![T::Sum::zero(); wide],
+            narrow: vec![T::zero(); narrow],
             of_block,
         }
     }
 
     /// Gives each block its part.
     fn share<'a>(&'a mut self, blocks: &mut [Vec<Part<'a, T>>]) {
-        match &mut self.values {
-            Values::Wide(values) => {
-                let mut rest = values.as_mut_slice();
-                for block in blocks {
-                    block.push(Part::Wide(first(&mut rest, self.of_block)));
-                }
-            }
-            Values::Narrow(values) => {
-                let mut rest = values.as_mut_slice();
-                for block in blocks {
-                    block.push(Part::Narrow(first(&mut rest, self.of_block), Vec::new()));
-                }
-            }
+        let of_block = self.of_block.max(1);
+        let mut wide = self.wide.chunks_mut(of_block);
+        let mut narrow = self.narrow.chunks_mut(of_block);
+        for block in blocks {
+            block.push(Part {
+                wide: wide.next().unwrap_or_default(),
+                narrow: narrow.next().unwrap_or_default(),
+                unrounded: Vec::new(),
+            });
         }
     }
 
     fn tensor(self, plan: &Plan) -> Tensor {
-        let storage = match self.values {
-            Values::Narrow(values) => T::to_cpu_storage_owned(values),
-            Values::Wide(values) => {
-                let values = added_up(values, self.shape.elem_count());
-                match T::IS_NARROW && !plan.is_wide {
-                    true => {
-                        let mut rounded = vec![T::zero(); values.len()];
-                        T::narrow(&values, &mut rounded);
-                        T::to_cpu_storage_owned(rounded)
-                    }
-                    false => T::Sum::to_cpu_storage_owned(values),
+        let storage = if self.narrow.is_empty() {
+            let values = added_up(self.wide, self.shape.elem_count());
+            match T::IS_NARROW && !plan.is_wide {
+                true => {
+                    let mut rounded = vec![T::zero(); values.len()];
+                    T::narrow(&values, &mut rounded);
+                    T::to_cpu_storage_owned(rounded)
                 }
+                false => T::Sum::to_cpu_storage_owned(values),
             }
+        } else {
+            T::to_cpu_storage_owned(self.narrow)
         };
         tensor(Storage::Cpu(storage), self.shape)
     }
-}
-
-fn first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
-    let all = take(rest);
-    let (part, others) = all.split_at_mut(len.min(all.len()));
-    *rest = others;
-    part
 }
 
 /// The sum of parts of `len` elements, in their order.
@@ -168,34 +146,30 @@ fn added_up<S: Element<Sum = S>>(values: Vec<S>, len: usize) -> Vec<S> {
     }
     let mut sums = vec![S::zero(); len];
     for part in values.chunks(len.max(1)) {
-        sums.iter_mut()
-            .zip(part)
-            .for_each(|(sum, part)| *sum += *part);
+        let pairs = sums.iter_mut().zip(part);
+        pairs.for_each(|(sum, part)| *sum += *part);
     }
     sums
 }
 
 /// A block's part of an output.
-enum Part<'a, T: Element> {
-    Wide(&'a mut [T::Sum]),
-    /// With the elements before they are rounded.
-    Narrow(&'a mut [T], Vec<T::Sum>),
+struct Part<'a, T: Element> {
+    wide: &'a mut [T::Sum],
+    narrow: &'a mut [T],
+    /// The narrow elements before they are rounded.
+    unrounded: Vec<T::Sum>,
 }
 
 impl<T: Element> Part<'_, T> {
     fn zeros(&mut self) -> &mut [T::Sum] {
-        match self {
-            Self::Wide(values) => values,
-            Self::Narrow(into, values) => {
-                values.resize(into.len(), T::Sum::zero());
-                values
-            }
+        if self.narrow.is_empty() {
+            return self.wide;
         }
+        self.unrounded.resize(self.narrow.len(), T::Sum::zero());
+        &mut self.unrounded
     }
 
     fn finish(self) {
-        if let Self::Narrow(into, values) = self {
-            T::narrow(&values, into);
-        }
+        T::narrow(&self.unrounded, self.narrow);
     }
 }

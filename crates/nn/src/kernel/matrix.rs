@@ -3,65 +3,66 @@
 use candle_core::{Error, Result};
 use gemm::Parallelism;
 
-pub use super::Number;
+use super::Number;
 
 /// A matrix of elements at any strides.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, T> {
     data: &'a [T],
-    rows: usize,
-    columns: usize,
+    /// Rows and columns.
+    shape: [usize; 2],
     strides: [usize; 2],
 }
 
 impl<'a, T> Matrix<'a, T> {
     /// `data` begins with the first element.
-    pub fn new(data: &'a [T], [rows, columns]: [usize; 2], strides: [usize; 2]) -> Result<Self> {
-        check(data.len(), [rows, columns], strides)?;
+    pub fn new(data: &'a [T], shape: [usize; 2], strides: [usize; 2]) -> Result<Self> {
+        check(data.len(), shape, strides)?;
         Ok(Self {
             data,
-            rows,
-            columns,
+            shape,
             strides,
         })
     }
 
-    pub fn transposed(self) -> Self {
-        let [row, column] = self.strides;
-        Self {
-            rows: self.columns,
-            columns: self.rows,
-            strides: [column, row],
-            ..self
-        }
+    pub fn transposed(mut self) -> Self {
+        self.shape.reverse();
+        self.strides.reverse();
+        self
     }
 }
 
 /// A matrix to write, whose rows are contiguous and do not overlap.
 pub struct MatrixMut<'a, T> {
     data: &'a mut [T],
-    rows: usize,
-    columns: usize,
+    shape: [usize; 2],
     stride: usize,
+    threads: Parallelism,
 }
 
 impl<'a, T> MatrixMut<'a, T> {
     /// `stride` is the distance between the beginnings of two rows.
-    pub fn new(data: &'a mut [T], [rows, columns]: [usize; 2], stride: usize) -> Result<Self> {
-        check(data.len(), [rows, columns], [stride, 1])?;
-        if stride < columns {
-            return Err(misfit());
+    pub fn new(data: &'a mut [T], shape: [usize; 2], stride: usize) -> Result<Self> {
+        check(data.len(), shape, [stride, 1])?;
+        match stride < shape[1] {
+            true => Err(misfit()),
+            false => Ok(Self {
+                data,
+                shape,
+                stride,
+                threads: Parallelism::None,
+            }),
         }
-        Ok(Self {
-            data,
-            rows,
-            columns,
-            stride,
-        })
+    }
+
+    /// The same, which all threads write.
+    pub fn on_all_threads(mut self) -> Self {
+        self.threads = Parallelism::Rayon(rayon::current_num_threads());
+        self
     }
 }
 
-/// Writes `factor` · a · b into a matrix, or adds it to what is there, on the calling thread.
+/// Writes `factor` · a · b into a matrix, or adds it to what is there, on the calling thread or on all threads.
 pub fn multiply<T: Number>(
     into: MatrixMut<T>,
     adds: bool,
@@ -69,28 +70,8 @@ pub fn multiply<T: Number>(
     a: Matrix<T>,
     b: Matrix<T>,
 ) -> Result<()> {
-    multiply_by(Parallelism::None, into, adds, factor, [a, b])
-}
-
-/// Writes a · b into a matrix, or adds it to what is there, on all threads.
-pub fn multiply_on_all_threads<T: Number>(
-    into: MatrixMut<T>,
-    adds: bool,
-    a: Matrix<T>,
-    b: Matrix<T>,
-) -> Result<()> {
-    let threads = Parallelism::Rayon(rayon::current_num_threads());
-    multiply_by(threads, into, adds, T::one(), [a, b])
-}
-
-fn multiply_by<T: Number>(
-    threads: Parallelism,
-    into: MatrixMut<T>,
-    adds: bool,
-    factor: T,
-    [a, b]: [Matrix<T>; 2],
-) -> Result<()> {
-    if (a.rows, a.columns, b.columns) != (into.rows, b.rows, into.columns) {
+    let ([rows, depth], [of_b, columns]) = (a.shape, b.shape);
+    if depth != of_b || into.shape != [rows, columns] {
         return Err(misfit());
     }
     let ([a_row, a_column], [b_row, b_column]) = (a.strides, b.strides);
@@ -99,9 +80,9 @@ fn multiply_by<T: Number>(
     // f32 and f64 only, which the function knows.
     unsafe {
         gemm::gemm(
-            into.rows,
-            into.columns,
-            a.columns,
+            rows,
+            columns,
+            depth,
             into.data.as_mut_ptr(),
             1,
             into.stride as isize,
@@ -117,7 +98,7 @@ fn multiply_by<T: Number>(
             false,
             false,
             false,
-            threads,
+            into.threads,
         );
     }
     Ok(())

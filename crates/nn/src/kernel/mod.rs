@@ -4,8 +4,6 @@ mod blocks;
 pub mod cuda;
 mod dispatch;
 mod element;
-mod functions;
-mod in_place;
 #[allow(unsafe_code, reason = "calls gemm")]
 pub mod matrix;
 pub mod philox;
@@ -14,8 +12,10 @@ mod storage;
 
 pub use dispatch::{Extent, Kernel, Plan, run, runs_on};
 pub use element::{Element, Number, sum_type};
-pub use in_place::{InPlace, in_place};
 pub use rows::{
-    by_rows, max_of, on_all_threads, rows_at_once, sum_of, sum_of_products, with_scratch,
+    by_rows, max_of, on_all_threads, rows_at_once, rows_of_part, sum_of, sum_of_products,
+    with_scratch,
 };
-pub use storage::{mismatch, no_kernels, same_device, same_type, slice_of, tensor};
+pub use storage::{
+    InPlace, in_place, mismatch, no_kernels, same_device, same_type, slice_of, slice_of_mut, tensor,
+};

@@ -15,6 +15,13 @@ pub fn rows_at_once(width: usize) -> usize {
     (AT_ONCE / width.max(1)).max(1)
 }
 
+/// Number of rows of `width` elements that are summed together, before these sums are added up. It does not depend on the number of
+/// threads, so neither do the sums.
+pub fn rows_of_part(rows: usize, width: usize) -> usize {
+    const MOST_PARTS: usize = 64;
+    rows_at_once(width).max(rows.div_ceil(MOST_PARTS))
+}
+
 /// Calls `work` for groups of rows of `width` elements, with the number of the group's first row and its elements, on all threads.
 pub fn by_rows<T: Send>(
     out: &mut [T],

@@ -44,13 +44,11 @@
 //! passes through them.
 
 mod concat;
-mod pair;
 mod ring;
 mod scattered;
 
 pub use candle_nn::kv_cache::*;
 
 pub use concat::ConcatKvCache;
-pub use pair::{KvCache, Pair, RotatingKvCache};
-pub use ring::{Cache, Ring, RotatingCache};
+pub use ring::{Cache, KvCache, Pair, Ring, RotatingCache, RotatingKvCache};
 pub use scattered::{ScatteredCacheBuilder, ScatteredKvCache};

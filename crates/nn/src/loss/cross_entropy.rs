@@ -43,7 +43,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let total = Total::of(&targets, width, losses.dtype())?;
     let loss = total.mean(&losses.sum_all()?)?;
     let backward = move |given: Backward<1>| {
-        let backward = CrossEntropyBackward(CrossEntropy::new(width, &targets)?);
+        let backward = CrossEntropy::new(width, &targets)?;
         let (factor, [logits]) = (total.mean(&given.gradient)?, &given.inputs);
         let [gradient] = kernel::run(&backward, [&logs, &factor, logits])?;
         Ok([Some(gradient)])
@@ -104,22 +104,20 @@ impl Kernel<1, 2> for CrossEntropy {
 
 /// (e^(x − max − log Σ e^(x − max)) − onehot) · factor, from the logarithms, the factor and x. The maximum is found again: added to the
 /// logarithm, a large one would take its digits. The factor is the gradient of the mean, divided by the number of rows that count.
-pub struct CrossEntropyBackward(pub CrossEntropy);
-
-impl Kernel<3, 1> for CrossEntropyBackward {
+impl Kernel<3, 1> for CrossEntropy {
     const NAME: &'static str = "cross_entropy_backward";
 
     const WIDE: usize = 2;
 
     fn plan(&self, [_, _, xs]: [&Tensor; 3]) -> Plan {
-        let row = Extent::Row(self.0.width);
-        Plan::of_rows(xs, self.0.width, [Extent::Row(1), Extent::All, row])
+        let row = Extent::Row(self.width);
+        Plan::of_rows(xs, self.width, [Extent::Row(1), Extent::All, row])
     }
 
     fn cpu<S: Number>(&self, first: usize, inputs: [&[S]; 3], [dxs]: [&mut [S]; 1]) {
-        let ([logs, factor, xs], width) = (inputs, self.0.width);
+        let ([logs, factor, xs], width) = (inputs, self.width);
         let scale = factor.iter().copied().sum::<S>();
-        let rows = xs.chunks(width).zip(logs).zip(self.0.classes(first));
+        let rows = xs.chunks(width).zip(logs).zip(self.classes(first));
         for (dx, ((x, log), class)) in dxs.chunks_mut(width).zip(rows) {
             let Some(class) = class else {
                 continue;

@@ -1,7 +1,4 @@
-use std::fmt::Display;
-
-use candle_core::{DType, Device, Error, Result, Tensor, WithDType, bail};
-use num_traits::Bounded;
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
 use crate::kernel::same_device;
 
@@ -30,11 +27,16 @@ impl Targets {
 
     /// The class of each row; `None` for rows that do not count.
     pub fn classes(&self, classes: usize) -> Result<Vec<Option<usize>>> {
-        match self.0.dtype() {
-            DType::U8 => read::<u8>(&self.0, classes),
-            DType::U32 => read::<u32>(&self.0, classes),
-            _ => read::<i64>(&self.0, classes),
-        }
+        let (numbers, none) = self.numbers()?;
+        let rows = numbers.to_vec1::<i64>()?.into_iter().enumerate();
+        let read = rows.map(|(row, class)| match usize::try_from(class) {
+            _ if class == none => Ok(None),
+            Ok(index) if index < classes => Ok(Some(index)),
+            _ => bail!(
+                "cross-entropy: the target of row {row} is {class}, there are {classes} classes"
+            ),
+        });
+        read.collect()
     }
 
     /// The same, where rows of the class `index` do not count either.
@@ -54,25 +56,6 @@ impl Targets {
         };
         Ok((self.0.to_dtype(DType::I64)?.contiguous()?, none))
     }
-}
-
-fn read<I>(targets: &Tensor, classes: usize) -> Result<Vec<Option<usize>>>
-where
-    I: WithDType + Bounded + Display + TryInto<usize>,
-{
-    let rows = targets.to_vec1::<I>()?.into_iter().enumerate();
-    let read = rows.map(|(row, class)| {
-        if class == I::max_value() {
-            return Ok(None);
-        }
-        match class.try_into() {
-            Ok(index) if index < classes => Ok(Some(index)),
-            _ => bail!(
-                "cross-entropy: the target of row {row} is {class}, there are {classes} classes"
-            ),
-        }
-    });
-    read.collect()
 }
 
 /// The sum of the weights of the tokens that count.

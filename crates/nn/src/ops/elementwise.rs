@@ -1,7 +1,7 @@
-use candle_core::{DType, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor, bail};
 
-use super::curves::{Curve, slopes, values};
-use crate::graph::record_lean;
+use super::curves::{Curve, sigmoid as logistic, slopes, values};
+use crate::graph::{Backward, record, record_lean};
 use crate::kernel::{self, Extent, Kernel, Number, Plan};
 
 /// Applies a curve to each element. It keeps its input, from which the backward pass computes the derivative.
@@ -12,7 +12,7 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
     let ys = forward(curve, &xs.detach())?;
     let kept = xs.detach();
     let backward = move |gradient: Tensor, _| {
-        let [dxs] = kernel::run(&Slopes(curve), [&kept, &gradient])?;
+        let [dxs] = kernel::run(&curve, [&kept, &gradient])?;
         Ok([Some(dxs)])
     };
     record_lean("activation", [xs], ys, backward)
@@ -23,14 +23,12 @@ fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
     if matches!(xs.dtype(), DType::F32 | DType::F64) && xs.elem_count() > 0 && curve.is_candles() {
         return curve.by_candle(xs);
     }
-    let [ys] = kernel::run(&Values(curve), [xs])?;
+    let [ys] = kernel::run(&curve, [xs])?;
     Ok(ys)
 }
 
 /// y = curve(x)
-pub struct Values(pub Curve);
-
-impl Kernel<1, 1> for Values {
+impl Kernel<1, 1> for Curve {
     const NAME: &'static str = "activation";
 
     fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
@@ -38,14 +36,12 @@ impl Kernel<1, 1> for Values {
     }
 
     fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
-        values(self.0, xs, ys);
+        values(*self, xs, ys);
     }
 }
 
 /// dx = dy · curve'(x)
-pub struct Slopes(pub Curve);
-
-impl Kernel<2, 1> for Slopes {
+impl Kernel<2, 1> for Curve {
     const NAME: &'static str = "activation_backward";
 
     fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {
@@ -53,7 +49,7 @@ impl Kernel<2, 1> for Slopes {
     }
 
     fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
-        slopes(self.0, xs, dys, dxs);
+        slopes(*self, xs, dys, dxs);
     }
 }
 
@@ -148,10 +144,93 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let [gate, up] = &kept;
         let [of_gate, of_up] = needs;
         let of_gate = of_gate.then(|| {
-            let [gradient] = kernel::run(&Slopes(Curve::Silu), [gate, &(&gradient * up)?])?;
+            let [gradient] = kernel::run(&Curve::Silu, [gate, &(&gradient * up)?])?;
             Result::Ok(gradient)
         });
         let of_up = of_up.then(|| &gradient * silu(gate)?);
         Ok([of_gate.transpose()?, of_up.transpose()?])
     })
+}
+
+/// silu(a) · b, where a and b are the halves of the last dimension, as [`candle_nn::ops::swiglu`], in one operation. Any strides.
+///
+/// It keeps its output.
+///
+/// # Errors
+/// For a tensor without dimensions, a last dimension that has no halves, or a type other than f64, f32, f16 and bf16.
+pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
+    let both = xs.dim(D::Minus1)?;
+    if both % 2 != 0 {
+        bail!(
+            "swiglu takes halves of the last dimension, got {:?}",
+            xs.shape()
+        );
+    }
+    if !kernel::runs_on(xs.device()) {
+        return candle_nn::ops::swiglu(xs);
+    }
+    let width = both / 2;
+    let kernel = Swiglu { width };
+    let [ys] = kernel::run(&kernel, [xs])?;
+    let backward = move |given: Backward<1>| {
+        let [xs] = &given.inputs;
+        let [dxs] = kernel::run(&kernel, [xs, &given.gradient])?;
+        Ok([Some(dxs)])
+    };
+    record("swiglu", [xs], ys, backward)
+}
+
+pub struct Swiglu {
+    pub width: usize,
+}
+
+impl Kernel<1, 1> for Swiglu {
+    const NAME: &'static str = "swiglu";
+
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
+        let mut dims = xs.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = self.width;
+        }
+        let plan = Plan::of_rows(xs, 2 * self.width, [Extent::Row(2 * self.width)]);
+        Plan {
+            outputs: vec![(dims.into(), Extent::Row(self.width))],
+            ..plan
+        }
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
+        let width = self.width;
+        for (y, x) in ys.chunks_mut(width).zip(xs.chunks(2 * width)) {
+            let (a, b) = x.split_at(width);
+            for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+                *y = *a * logistic(*a) * *b;
+            }
+        }
+    }
+}
+
+/// da = b · silu'(a) · dy, db = silu(a) · dy
+impl Kernel<2, 1> for Swiglu {
+    const NAME: &'static str = "swiglu_backward";
+
+    fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {
+        let both = 2 * self.width;
+        Plan::of_rows(xs, both, [Extent::Row(both), Extent::Row(self.width)])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
+        let width = self.width;
+        let rows = xs.chunks(2 * width).zip(dys.chunks(width));
+        for (dx, (x, dy)) in dxs.chunks_mut(2 * width).zip(rows) {
+            let ((da, db), (a, b)) = (dx.split_at_mut(width), x.split_at(width));
+            let given = a.iter().zip(b).zip(dy);
+            for ((da, db), ((a, b), dy)) in da.iter_mut().zip(db).zip(given) {
+                let s = logistic(*a);
+                let slope = s * (S::one() + *a * (S::one() - s));
+                *da = *b * slope * *dy;
+                *db = *a * s * *dy;
+            }
+        }
+    }
 }

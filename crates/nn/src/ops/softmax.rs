@@ -54,7 +54,7 @@ fn along(xs: &Tensor, dim: usize, name: &'static str, logarithm: bool) -> Result
     let backward = move |given: Backward<1>| {
         let ys = given.output.transpose(dim, D::Minus1)?;
         let dys = given.gradient.transpose(dim, D::Minus1)?;
-        let [dxs] = kernel::run(&SoftmaxBackward(kernel), [&ys, &dys])?;
+        let [dxs] = kernel::run(&kernel, [&ys, &dys])?;
         Ok([Some(dxs.transpose(dim, D::Minus1)?)])
     };
     record(name, [xs], ys, backward)
@@ -92,17 +92,15 @@ impl Kernel<1, 1> for Softmax {
 }
 
 /// Of the output y: y · (dy − Σ y · dy), or for logarithms dy − e^y · Σ dy.
-pub struct SoftmaxBackward(pub Softmax);
-
-impl Kernel<2, 1> for SoftmaxBackward {
+impl Kernel<2, 1> for Softmax {
     const NAME: &'static str = "softmax_backward";
 
     fn plan(&self, [ys, _]: [&Tensor; 2]) -> Plan {
-        Plan::of_rows(ys, self.0.width, [Extent::Row(self.0.width); 2])
+        Plan::of_rows(ys, self.width, [Extent::Row(self.width); 2])
     }
 
     fn cpu<S: Number>(&self, _: usize, [ys, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
-        let Softmax { width, logarithm } = self.0;
+        let Softmax { width, logarithm } = *self;
         let rows = ys.chunks(width).zip(dys.chunks(width));
         for (dx, (y, dy)) in dxs.chunks_mut(width).zip(rows) {
             let all = dx.iter_mut().zip(y).zip(dy);

@@ -1,6 +1,5 @@
 //! Regions whose activations are not kept: they are computed again in the backward pass.
 
-mod error;
 mod region;
 mod scope;
 mod tensors;
@@ -8,8 +7,8 @@ mod tensors;
 use candle_core::Result;
 
 use crate::seed::{derive, seeded};
-pub use error::{RecomputeError, SecondRun};
 use region::record;
+pub use region::{RecomputeError, SecondRun};
 pub(crate) use scope::note_logits;
 pub use scope::{Held, Watched, is_recomputing, watch};
 pub use tensors::{RegionInputs, RegionOutputs};

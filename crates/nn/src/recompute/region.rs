@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::error::Error as StdError;
+use std::io;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Error, Result, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::error::{RecomputeError, SecondRun};
 use super::scope;
 use crate::graph::{Gradient, Mail, operation, within_pass};
 use crate::scope::current;
@@ -51,7 +52,7 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         }
         scope::differentiated(|| region.differentiate(arrived, first)).map_err(SecondRun::mark)
     };
-    operation("recompute", &sources, outputs, backward)
+    operation("recompute", &sources, outputs, true, Box::new(backward))
 }
 
 /// The closure of a region.
@@ -134,8 +135,14 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tens
     let root = Tensor::zeros((), DType::F32, source.device())?;
     // Taken, since there is one backward pass.
     let gradients = Mutex::new(gradients);
-    let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
-    let roots = operation("recompute-root", &sources, vec![root], backward)?;
+    let backward = move |_: Mail, _: &[Tensor]| Result::Ok(std::mem::take(&mut *gradients.lock()));
+    let roots = operation(
+        "recompute-root",
+        &sources,
+        vec![root],
+        false,
+        Box::new(backward),
+    )?;
     Ok(roots.into_iter().next())
 }
 
@@ -200,4 +207,54 @@ fn check(first: &Tensor, again: &Tensor) -> Result<()> {
 fn largest(tensor: Tensor) -> Result<f64> {
     let largest = tensor.abs()?.max(0)?;
     largest.to_dtype(DType::F64)?.to_scalar()
+}
+
+/// The closure of a [`recompute`](crate::recompute()) region did not do the same when it ran again in the backward pass: its text says
+/// what differed, the number of outputs, their shapes, types or values (on a GPU only the first regions of a thread are compared), or the
+/// Vars that were used.
+///
+/// It comes inside of candle's error, as [`of`](Self::of) finds it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("a recomputed region {0}")]
+pub struct RecomputeError(String);
+
+impl RecomputeError {
+    /// Inside an [`io::Error`]: of candle's variants that can hold any error, it is the one whose content can be downcast.
+    fn differs(text: String) -> Error {
+        Error::Io(io::Error::other(Self(text)))
+    }
+
+    /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    pub fn of(error: &Error) -> Option<&Self> {
+        within(error)
+    }
+}
+
+/// An error in the second run of a [`recompute`](crate::recompute()) region, or in its backward pass. The text is that of the error.
+///
+/// It comes inside of candle's error, as [`of`](Self::of) finds it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SecondRun(pub Error);
+
+impl SecondRun {
+    /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    pub fn of(error: &Error) -> Option<&Self> {
+        within(error)
+    }
+
+    /// Marks an error, unless it says by itself where it happened.
+    fn mark(error: Error) -> Error {
+        match RecomputeError::of(&error).is_some() || Self::of(&error).is_some() {
+            true => error,
+            false => Error::Io(io::Error::other(Self(error))),
+        }
+    }
+}
+
+fn within<E: StdError + 'static>(error: &Error) -> Option<&E> {
+    match error {
+        Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
 }

@@ -1,11 +1,12 @@
 //! What is known of regions on this thread: whether they are recomputed, what they hold, and when they were.
 
 use std::cell::{Cell, RefCell};
+use std::thread::LocalKey;
 use std::time::Instant;
 
 use candle_core::{Result, Tensor};
 
-use crate::scope::current;
+use crate::scope::{OnDrop, current};
 
 /// The regions that ran while [`watch`] did.
 #[derive(Debug, Clone, Default)]
@@ -38,30 +39,18 @@ thread_local! {
     static IS_AGAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets a thread's cell back when it is dropped.
-struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
-
-impl<T: Copy> Drop for Restore<T> {
-    fn drop(&mut self) {
-        self.0.set(self.1);
-    }
-}
-
-fn set<T: Copy>(key: &'static std::thread::LocalKey<Cell<T>>, value: T) -> Restore<T> {
-    Restore(key, key.replace(value))
+/// Sets a thread's cell until the result is dropped.
+fn set<T: Copy + 'static>(key: &'static LocalKey<Cell<T>>, value: T) -> OnDrop<impl FnMut()> {
+    let outer = key.replace(value);
+    OnDrop(move || key.set(outer))
 }
 
 /// Runs `work`, in which marked regions keep their activations or are recomputed, and returns what is known of them. What they hold is
 /// measured by [`Surroundings::in_use`](crate::scope::Surroundings::in_use).
 pub fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
-    struct Outer(Option<Watched>);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            WATCHED.set(self.0.take());
-        }
-    }
     let _keeps = set(&KEEPS, keeps);
-    let _outer = Outer(WATCHED.replace(Some(Watched::default())));
+    let mut outer = WATCHED.replace(Some(Watched::default()));
+    let _restored = OnDrop(|| WATCHED.set(outer.take()));
     let done = work();
     let watched = WATCHED.take().unwrap_or_default();
     (done, watched)

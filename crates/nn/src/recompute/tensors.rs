@@ -99,46 +99,38 @@ impl<const N: usize> sealed::Outputs for [Tensor; N] {
     }
 }
 
-/// The type of one element of a tuple, for each letter of the macro.
-type One<const LETTER: char> = Tensor;
-
+/// Tuples are arrays by the standard library's conversions.
 macro_rules! tuple {
-    ($($letter:ident $char:literal),+) => {
-        impl sealed::Inputs for ($(&One<$char>,)+) {
-            type Given<'a> = ($(&'a One<$char>,)+);
+    ($count:literal: $($tensor:ident)+) => {
+        impl sealed::Inputs for ($(&$tensor,)+) {
+            type Given<'a> = ($(&'a $tensor,)+);
 
             fn tensors(&self) -> Vec<Tensor> {
-                let ($($letter,)+) = *self;
-                vec![$($letter.clone()),+]
+                sealed::Inputs::tensors(&<[&Tensor; $count]>::from(*self))
             }
 
             fn give(tensors: &[Tensor]) -> Result<Self::Given<'_>> {
-                match tensors {
-                    [$($letter),+] => Ok(($($letter,)+)),
-                    _ => Err(miscounted()),
-                }
+                let tensors = <[&Tensor; $count] as sealed::Inputs>::give(tensors)?;
+                Ok(tensors.each_ref().into())
             }
         }
 
-        impl sealed::Outputs for ($(One<$char>,)+) {
+        impl sealed::Outputs for ($($tensor,)+) {
             fn into_tensors(self) -> Vec<Tensor> {
-                let ($($letter,)+) = self;
-                vec![$($letter),+]
+                <[Tensor; $count]>::from(self).into()
             }
 
             fn from_tensors(tensors: Vec<Tensor>) -> Result<Self> {
-                match <[Tensor; _]>::try_from(tensors) {
-                    Ok([$($letter),+]) => Ok(($($letter,)+)),
-                    Err(_) => Err(miscounted()),
-                }
+                let tensors = <[Tensor; $count] as sealed::Outputs>::from_tensors(tensors)?;
+                Ok(tensors.into())
             }
         }
     };
 }
 
-tuple!(a 'a');
-tuple!(a 'a', b 'b');
-tuple!(a 'a', b 'b', c 'c');
-tuple!(a 'a', b 'b', c 'c', d 'd');
-tuple!(a 'a', b 'b', c 'c', d 'd', e 'e');
-tuple!(a 'a', b 'b', c 'c', d 'd', e 'e', f 'f');
+tuple!(1: Tensor);
+tuple!(2: Tensor Tensor);
+tuple!(3: Tensor Tensor Tensor);
+tuple!(4: Tensor Tensor Tensor Tensor);
+tuple!(5: Tensor Tensor Tensor Tensor Tensor);
+tuple!(6: Tensor Tensor Tensor Tensor Tensor Tensor);

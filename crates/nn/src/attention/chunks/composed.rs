@@ -2,12 +2,11 @@
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::Found;
-use super::chunk::Chunk;
-use crate::attention::rule::{Dropout, Rule, wide};
+use super::{Chunk, Found};
+use crate::attention::rule::{Dropout, wide};
 
-pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());
+pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (scores, dtype) = (Logits::new(chunk, scores)?, scores.dtype());
     // At least a number: a row of −∞ gives zeros.
     let most = scores.masked.max_keepdim(D::Minus1)?;
     let most = most.maximum(least(most.dtype()))?;
@@ -16,30 +15,28 @@ pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, T
     let sums = exponentials.sum_keepdim(D::Minus1)?.maximum(1f64)?;
     let inverses = sums.recip()?;
     let mut weights = exponentials.broadcast_mul(&inverses)?;
-    if let Some(dropout) = &rule.dropout {
-        weights = (weights * kept(rule, chunk, dropout, &scores.masked)?)?;
+    if let Some(dropout) = &chunk.rule.dropout {
+        weights = (weights * kept(chunk, dropout, &scores.masked)?)?;
     }
     let statistics = Tensor::cat(&[most, inverses], D::Minus1)?;
     Ok((weights.to_dtype(dtype)?, statistics))
 }
 
 pub fn differentiate(
-    rule: &Rule,
     chunk: &Chunk,
     [scores, gradients]: [&Tensor; 2],
     [statistics, sums]: [&Tensor; 2],
     of_mask: bool,
 ) -> Result<Found> {
     let dtype = scores.dtype();
-    let scores = Logits::new(rule, chunk, scores)?;
+    let scores = Logits::new(chunk, scores)?;
     let (most, inverses) = (statistics.narrow(3, 0, 1)?, statistics.narrow(3, 1, 1)?);
     let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
     let mut weights = exponentials.broadcast_mul(&inverses)?;
     let mut gradients = gradients.to_dtype(wide(dtype))?;
-    let kept = match &rule.dropout {
-        Some(dropout) => Some(kept(rule, chunk, dropout, &weights)?),
-        None => None,
-    };
+    let dropout = chunk.rule.dropout.as_ref();
+    let kept = dropout.map(|dropout| kept(chunk, dropout, &weights));
+    let kept = kept.transpose()?;
     if let Some(kept) = &kept {
         gradients = (gradients * kept)?;
     }
@@ -74,7 +71,8 @@ struct Logits {
 }
 
 impl Logits {
-    fn new(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Self> {
+    fn new(chunk: &Chunk, scores: &Tensor) -> Result<Self> {
+        let rule = chunk.rule;
         let mut masked = scores.to_dtype(wide(scores.dtype()))?;
         let mut slopes = None;
         if let Some(cap) = rule.softcap {
@@ -88,30 +86,21 @@ impl Logits {
         }
         if let Some(slopes) = &rule.slopes {
             let slopes = slopes.reshape((1, (), 1, 1))?;
-            let bias = slopes.broadcast_mul(&distances(rule, chunk, &masked)?)?;
-            masked = masked.broadcast_sub(&bias)?;
+            let distances = each_pair(chunk, &masked, |query, key| {
+                (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
+            })?;
+            masked = masked.broadcast_sub(&slopes.broadcast_mul(&distances)?)?;
         }
         let last = chunk.first + chunk.queries;
         if (chunk.first..last).any(|query| rule.seen(query) != (0..chunk.keys)) {
-            masked = masked.broadcast_add(&hidden(rule, chunk, &masked)?)?;
+            let hidden = each_pair(chunk, &masked, |query, key| match rule.seen(query) {
+                seen if seen.contains(&key) => 0.,
+                _ => f32::NEG_INFINITY,
+            })?;
+            masked = masked.broadcast_add(&hidden)?;
         }
         Ok(Self { masked, slopes })
     }
-}
-
-/// −∞ where a query does not see a key, else 0.
-fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
-    each_pair(chunk, like, |query, key| match rule.seen(query) {
-        seen if seen.contains(&key) => 0.,
-        _ => f32::NEG_INFINITY,
-    })
-}
-
-/// How far a query is from a key.
-fn distances(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
-    each_pair(chunk, like, |query, key| {
-        (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
-    })
 }
 
 /// A function of a chunk's queries and keys.
@@ -124,8 +113,8 @@ fn each_pair(chunk: &Chunk, like: &Tensor, value: impl Fn(usize, usize) -> f32) 
 }
 
 /// 0 for dropped weights, else what they are multiplied by.
-fn kept(rule: &Rule, chunk: &Chunk, dropout: &Dropout, like: &Tensor) -> Result<Tensor> {
-    let sizes = rule.sizes;
+fn kept(chunk: &Chunk, dropout: &Dropout, like: &Tensor) -> Result<Tensor> {
+    let (rule, sizes) = (chunk.rule, chunk.rule.sizes);
     let mut values = Vec::with_capacity(like.elem_count());
     for batch in 0..sizes.batch {
         for head in 0..sizes.heads {

@@ -2,114 +2,78 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::chunk::Chunk;
-use crate::attention::rule::{NAME, Rule, wide};
-use crate::kernel::cuda::{Argument, Module, each_row, launch, module, source_of, target};
+use super::Chunk;
+use crate::attention::rule::{NAME, wide};
+use crate::kernel::cuda::{Argument, Launch, Module, each_row, module};
 use crate::kernel::{InPlace, in_place, mismatch};
 
 const ATTENTION: Module = module!("attention");
 
 /// Turns scores into weights in place; the statistics.
-pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
-    let rows = (rule.sizes.batch, rule.sizes.heads, chunk.queries, 2);
-    let statistics = Tensor::zeros(rows, wide(scores.dtype()), scores.device())?;
-    let run = Run::new(rule, chunk, scores.dtype());
-    let (scores, sums) = (Operand::Scores(scores), Operand::Rows(&statistics, 2));
-    run.kernel("attention_sums", &[scores], sums)?;
-    run.kernel("attention_weights", &[sums], scores)?;
+pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
+    let sizes = chunk.rule.sizes;
+    let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
+    let dtype = scores.dtype();
+    let statistics = Tensor::zeros(rows, wide(dtype), scores.device())?;
+    let (scores, sums) = ((scores, dtype, chunk.keys), (&statistics, wide(dtype), 2));
+    run(chunk, "attention_sums", dtype, &[scores, sums])?;
+    run(chunk, "attention_weights", dtype, &[sums, scores])?;
     Ok(statistics)
 }
 
 /// Turns gradients of weights into gradients of scores, and scores into weights, in place. Given also the statistics and
 /// Σ weight · gradient of each row.
 pub fn differentiate(
-    rule: &Rule,
     chunk: &Chunk,
     [scores, gradients]: [&Tensor; 2],
     [statistics, sums]: [&Tensor; 2],
 ) -> Result<()> {
-    let run = Run::new(rule, chunk, scores.dtype());
-    let [scores, gradients] = [scores, gradients].map(Operand::Scores);
-    let (statistics, sums) = (Operand::Rows(statistics, 2), Operand::Rows(sums, 1));
-    let inputs = [statistics, sums, scores];
-    run.kernel("attention_gradients", &inputs, gradients)?;
-    run.kernel("attention_weights", &[statistics], scores)
+    let dtype = scores.dtype();
+    let [scores, gradients] = [scores, gradients].map(|tensor| (tensor, dtype, chunk.keys));
+    let (statistics, sums) = ((statistics, wide(dtype), 2), (sums, wide(dtype), 1));
+    let operands = [statistics, sums, scores, gradients];
+    run(chunk, "attention_gradients", dtype, &operands)?;
+    run(chunk, "attention_weights", dtype, &[statistics, scores])
 }
 
-/// A contiguous tensor that a kernel reads or writes.
-#[derive(Clone, Copy)]
-enum Operand<'a> {
-    /// A number for each score of the chunk.
-    Scores(&'a Tensor),
-    /// So many numbers for each row of scores, in the type of sums.
-    Rows(&'a Tensor, usize),
-}
+/// A contiguous tensor, its type, and how many numbers it has for each row of scores.
+type Operand<'a> = (&'a Tensor, DType, usize);
 
-/// Kernels for a chunk of scores.
-struct Run<'a> {
-    rule: &'a Rule,
-    chunk: Chunk,
-    /// That of the scores.
-    dtype: DType,
-    rows: usize,
-}
-
-impl<'a> Run<'a> {
-    fn new(rule: &'a Rule, chunk: &Chunk, dtype: DType) -> Self {
-        let rows = rule.sizes.batch * rule.sizes.heads * chunk.queries;
-        Self {
-            rule,
-            chunk: *chunk,
-            dtype,
-            rows,
+/// Launches a kernel for scores of this type, with a block for each row. It writes the last operand and reads the others.
+fn run(chunk: &Chunk, name: &'static str, dtype: DType, operands: &[Operand]) -> Result<()> {
+    let rule = chunk.rule;
+    let rows = rule.sizes.batch * rule.sizes.heads * chunk.queries;
+    let mut counts = vec![0; 2];
+    for (tensor, dtype, numbers) in operands {
+        if tensor.dtype() != *dtype || tensor.elem_count() != rows * numbers {
+            return Err(mismatch(NAME));
         }
+        counts.push(rows * numbers);
     }
-
-    /// Launches a kernel with a block for each row.
-    fn kernel(&self, name: &str, inputs: &[Operand], into: Operand) -> Result<()> {
-        let inputs = inputs.iter().map(|input| self.checked(*input));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let biases = [self.rule.mask.as_ref(), self.rule.slopes.as_ref()];
-        let tensors = biases.into_iter().chain(inputs.into_iter().map(Some));
-        let storages: Vec<_> = tensors
-            .map(|tensor| tensor.map(Tensor::storage_and_layout))
-            .collect();
-        in_place(NAME, self.checked(into)?, |storage, layout| {
-            let InPlace::Cuda(storage) = storage else {
-                return Err(mismatch(NAME));
-            };
-            let device = storage.device.clone();
-            let geometry = geometry(self.rule, &self.chunk);
-            let mut arguments = vec![Argument::Elements(Box::new(geometry))];
-            for tensor in &storages {
-                arguments.push(match tensor {
-                    Some((storage, layout)) => source_of(storage, layout, NAME)?,
-                    None => Argument::Bits(0),
-                });
-            }
-            arguments.push(target(storage, Some(layout), NAME)?);
-            let grid = each_row(self.rows, self.chunk.keys)?;
-            // SAFETY: (chunk, mask, slopes, inputs, into) are the arguments of each kernel in kernels/attention.cu, of the sizes and types
-            // that were checked. The strides of a rule's mask stay within it, and there is a slope for each head; both may be null.
-            unsafe { launch(&device, ATTENTION, name, self.dtype, grid, &mut arguments) }
-        })
-    }
-
-    fn checked<'b>(&self, operand: Operand<'b>) -> Result<&'b Tensor> {
-        let (tensor, dtype, len) = match operand {
-            Operand::Scores(tensor) => (tensor, self.dtype, self.rows * self.chunk.keys),
-            Operand::Rows(tensor, numbers) => (tensor, wide(self.dtype), self.rows * numbers),
+    let [inputs @ .., (into, ..)] = operands else {
+        return Err(mismatch(NAME));
+    };
+    let mut sources = vec![rule.mask.as_ref(), rule.slopes.as_ref()];
+    sources.extend(inputs.iter().map(|(input, ..)| Some(*input)));
+    in_place(NAME, into, |storage, layout| {
+        let InPlace::Cuda(storage) = storage else {
+            return Err(mismatch(NAME));
         };
-        match tensor.dtype() == dtype && tensor.elem_count() == len {
-            true => Ok(tensor),
-            false => Err(mismatch(NAME)),
-        }
-    }
+        let device = storage.device.clone();
+        // (chunk, mask, slopes, inputs, into), of the sizes and types that were checked. The strides of a rule's mask stay within it, and there
+        // is a slope for each head; both may be null.
+        let grid = each_row(rows, chunk.keys)?;
+        let mut launch = Launch::new(ATTENTION, grid, [], counts);
+        let geometry = Box::new(geometry(chunk));
+        launch.arguments.push(Argument::Elements(geometry));
+        let targets = [(storage, Some(layout))];
+        launch.run(name, &device, dtype, &sources, targets)
+    })
 }
 
 /// The first argument of all kernels: the fields of `Chunk` in kernels/attention.cu, of 8 bytes each.
-fn geometry(rule: &Rule, chunk: &Chunk) -> [u64; 17] {
-    let sizes = rule.sizes;
+fn geometry(chunk: &Chunk) -> [u64; 17] {
+    let (rule, sizes) = (chunk.rule, chunk.rule.sizes);
     let mut mask_strides = [0; 4];
     if let Some(mask) = &rule.mask {
         let of_dims = mask.dims().iter().zip(mask.stride());

@@ -2,8 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use super::super::options::Attention;
-use super::super::rule::Rule;
+use super::super::rule::{Attention, Rule};
 use super::super::tiles;
 
 fn numbers(shape: &[usize], factor: f64) -> Result<Tensor> {

@@ -2,11 +2,10 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
-use super::rows::{Bias, cap, drop_out, exponentials, only, slopes};
-use super::view::{View, from_vec, misfit};
+use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, misfit, only, views};
 use crate::attention::rule::Rule;
-use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
-use crate::kernel::{sum_of_products, with_scratch};
+use crate::kernel::matrix::{Matrix, MatrixMut, multiply};
+use crate::kernel::{Number, sum_of_products, with_scratch};
 
 /// Size of a tile of scores.
 const QUERIES: usize = 128;
@@ -14,16 +13,6 @@ const KEYS: usize = 256;
 
 /// What a tile is computed in: weights, their gradients, and the derivatives of a cap.
 type Scratch<T> = [Vec<T>; 3];
-
-/// Some queries and keys of a head.
-struct Tile {
-    batch: usize,
-    head: usize,
-    query: usize,
-    queries: usize,
-    key: usize,
-    keys: usize,
-}
 
 /// What one thread computes: tiles of some queries and keys of heads that share a key head, counted over all samples.
 struct Area<'a, T> {
@@ -35,22 +24,51 @@ struct Area<'a, T> {
     of_keys: Option<[&'a mut [T]; 2]>,
 }
 
-pub struct Backward<'a, T> {
-    pub rule: &'a Rule,
-    pub q: View<'a, T>,
-    pub k: View<'a, T>,
-    pub v: View<'a, T>,
-    pub output: View<'a, T>,
-    pub gradient: View<'a, T>,
+/// The gradients of q, k and v; none of the mask. Given q, k, v, the output and its gradient, all as (batch, heads, …).
+pub fn backward<T: Number>(
+    rule: &Rule,
+    [q, k, v, output, gradient]: [&Tensor; 5],
+    statistics: &Tensor,
+) -> Result<[Option<Tensor>; 4]> {
+    let dense = |tensor: &Tensor| match tensor.stride().last() {
+        Some(1) => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
+    };
+    let (output, gradient) = (dense(output)?, dense(gradient)?);
+    let inputs = [q, k, v, &output, &gradient, statistics];
+    let locked = inputs.map(Tensor::storage_and_layout);
+    let mask = rule.mask.as_ref().map(Tensor::storage_and_layout);
+    let [q, k, v, output, gradient, statistics] = views::<T, 6>(&locked)?;
+    let backward = Backward {
+        rule,
+        q,
+        k,
+        v,
+        output,
+        gradient,
+        statistics,
+        bias: Bias::new(rule, mask.as_ref())?,
+    };
+    let [dq, dk, dv] = backward.run()?;
+    Ok([Some(dq), Some(dk), Some(dv), None])
+}
+
+struct Backward<'a, T> {
+    rule: &'a Rule,
+    q: View<'a, T>,
+    k: View<'a, T>,
+    v: View<'a, T>,
+    output: View<'a, T>,
+    gradient: View<'a, T>,
     /// (batch, heads, queries, 2)
-    pub statistics: View<'a, T>,
-    pub bias: &'a Bias<'a, T>,
+    statistics: View<'a, T>,
+    bias: Bias<'a, T>,
 }
 
 impl<T: Number> Backward<'_, T> {
     /// The gradients of q, k and v. However threads share the tiles, a gradient is a sum of the same terms in the same order, so results
     /// do not depend on the number of threads.
-    pub fn run(&self) -> Result<[Tensor; 3]> {
+    fn run(&self) -> Result<[Tensor; 3]> {
         let sizes = self.rule.sizes;
         let q = (sizes.batch, sizes.heads, sizes.queries, sizes.width);
         let k = (sizes.batch, sizes.key_heads, sizes.keys, sizes.width);
@@ -106,14 +124,9 @@ impl<T: Number> Backward<'_, T> {
         for head in area.heads.clone() {
             for key in area.keys.clone().step_by(KEYS) {
                 for query in area.queries.clone().step_by(QUERIES) {
-                    let at = Tile {
-                        batch: head / sizes.heads,
-                        head: head % sizes.heads,
-                        query,
-                        queries: QUERIES.min(area.queries.end - query),
-                        key,
-                        keys: KEYS.min(area.keys.end - key),
-                    };
+                    let at = [head / sizes.heads, head % sizes.heads];
+                    let queries = query..area.queries.end.min(query + QUERIES);
+                    let keys = key..area.keys.end.min(key + KEYS);
                     let row = (head - area.heads.start) * area.queries.len();
                     let row = row + query - area.queries.start;
                     let dq = area.dq.as_deref_mut();
@@ -124,91 +137,93 @@ impl<T: Number> Backward<'_, T> {
                         let dv = dv.get_mut(key * sizes.value_width..);
                         [dk.unwrap_or_default(), dv.unwrap_or_default()]
                     });
-                    self.tile(&at, dq, of_keys, scratch)?;
+                    self.tile(at, queries, keys, dq, of_keys, scratch)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Adds what a tile of scores contributes.
+    /// Adds what a tile of scores contributes: some queries and keys of a sample and head.
     fn tile(
         &self,
-        at: &Tile,
+        [batch, head]: [usize; 2],
+        queries: Range<usize>,
+        keys: Range<usize>,
         dq: Option<&mut [T]>,
         of_keys: Option<[&mut [T]; 2]>,
         [weights, gradients, steepness]: &mut Scratch<T>,
     ) -> Result<()> {
-        let from = self.rule.seen(at.query).start;
-        let to = self.rule.seen(at.query + at.queries - 1).end;
-        if to <= at.key || at.key + at.keys <= from {
+        let from = self.rule.seen(queries.start).start;
+        let to = self.rule.seen(queries.end - 1).end;
+        if to <= keys.start || keys.end <= from {
             return Ok(());
         }
-        let (sizes, shape) = (self.rule.sizes, [at.queries, at.keys]);
-        let key_head = at.head / sizes.group();
-        let q = self.q.rows(at.batch, at.head, at.query, at.queries)?;
-        let gradient = self
-            .gradient
-            .rows(at.batch, at.head, at.query, at.queries)?;
-        let k = self.k.rows(at.batch, key_head, at.key, at.keys)?;
-        let v = self.v.rows(at.batch, key_head, at.key, at.keys)?;
+        let sizes = self.rule.sizes;
+        let (key_head, rows, columns) = (head / sizes.group(), queries.len(), keys.len());
+        let first = [batch, head, queries.start];
+        let (q, gradient) = (self.q.rows(first, rows)?, self.gradient.rows(first, rows)?);
+        let first = [batch, key_head, keys.start];
+        let (k, v) = (self.k.rows(first, columns)?, self.v.rows(first, columns)?);
         let scale = T::from_f64(self.rule.scale);
 
-        weights.resize(at.queries * at.keys, T::zero());
-        gradients.resize(at.queries * at.keys, T::zero());
-        let into = MatrixMut::new(weights, shape, at.keys)?;
+        weights.resize(rows * columns, T::zero());
+        gradients.resize(rows * columns, T::zero());
+        let into = MatrixMut::new(weights, [rows, columns], columns)?;
         multiply(into, false, scale, q, k.transposed())?;
-        let into = MatrixMut::new(gradients, shape, at.keys)?;
+        let into = MatrixMut::new(gradients, [rows, columns], columns)?;
         multiply(into, false, T::one(), gradient, v.transposed())?;
 
-        let rows = weights.chunks_mut(at.keys);
-        let rows = rows.zip(gradients.chunks_mut(at.keys));
-        for (query, row) in (at.query..).zip(rows) {
-            let output = self.output.row(at.batch, at.head, query)?;
-            let sum = sum_of_products(output, self.gradient.row(at.batch, at.head, query)?);
-            self.row(at, query, sum, row, steepness)?;
+        let pairs = weights.chunks_mut(columns);
+        let pairs = pairs.zip(gradients.chunks_mut(columns));
+        for (query, row) in queries.zip(pairs) {
+            let place = [batch, head, query];
+            let sum = sum_of_products(self.output.row(place)?, self.gradient.row(place)?);
+            self.row(place, keys.start, sum, row, steepness)?;
         }
 
-        let weights = Matrix::new(weights, shape, [at.keys, 1])?;
-        let gradients = Matrix::new(gradients, shape, [at.keys, 1])?;
+        let weights = Matrix::new(weights, [rows, columns], [columns, 1])?;
+        let gradients = Matrix::new(gradients, [rows, columns], [columns, 1])?;
         if let Some([dk, dv]) = of_keys {
-            let into = MatrixMut::new(dv, [at.keys, sizes.value_width], sizes.value_width)?;
+            let into = MatrixMut::new(dv, [columns, sizes.value_width], sizes.value_width)?;
             multiply(into, true, T::one(), weights.transposed(), gradient)?;
-            let into = MatrixMut::new(dk, [at.keys, sizes.width], sizes.width)?;
+            let into = MatrixMut::new(dk, [columns, sizes.width], sizes.width)?;
             multiply(into, true, scale, gradients.transposed(), q)?;
         }
         if let Some(dq) = dq {
-            let into = MatrixMut::new(dq, [at.queries, sizes.width], sizes.width)?;
+            let into = MatrixMut::new(dq, [rows, sizes.width], sizes.width)?;
             multiply(into, true, scale, gradients, k)?;
         }
         Ok(())
     }
 
-    /// Turns scores into weights, and gradients of weights into gradients of scores.
+    /// Turns the scores of a query from a key on into weights, and gradients of weights into gradients of scores.
     fn row(
         &self,
-        at: &Tile,
-        query: usize,
+        place: [usize; 3],
+        from: usize,
         sum: T,
         (weights, gradients): (&mut [T], &mut [T]),
         steepness: &mut Vec<T>,
     ) -> Result<()> {
-        let seen = self.rule.seen_from(query, at.key);
-        let key = at.key + seen.start;
+        let [batch, head, query] = place;
+        let seen = self.rule.seen_from(query, from);
+        let key = from + seen.start;
         let (weights, gradients) = (only(weights, seen.clone()), only(gradients, seen));
 
         if let Some(most) = self.rule.softcap.map(T::from_f64) {
             cap(weights, most);
-            slopes(weights, most, steepness);
+            steepness.clear();
+            // 1 − tanh², from what the cap gave.
+            let tanhs = weights.iter().map(|capped| *capped / most);
+            steepness.extend(tanhs.map(|tanh| T::one() - tanh * tanh));
         }
-        let place = [at.batch, at.head, query];
         self.bias.add_to(place, key, weights)?;
-        let statistics = self.statistics.row(at.batch, at.head, query)?;
-        let [most, inverse] = *statistics else {
+        let [most, inverse] = *self.statistics.row(place)? else {
             return Err(misfit());
         };
         exponentials(weights, most);
-        let first = self.rule.first_score(at.batch, at.head, query) + key as u64;
+        let first = self.rule.first_score(batch, head, query) + key as u64;
         let dropout = self.rule.dropout.as_ref();
         let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor)));
         if let Some((dropout, factor)) = dropout {

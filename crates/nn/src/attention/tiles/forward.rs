@@ -1,10 +1,9 @@
 use candle_core::{Result, Tensor};
 
-use super::rows::{Bias, cap, drop_out, exponentials, multiply_by, only};
-use super::view::{View, from_vec};
+use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, only, views};
 use crate::attention::rule::Rule;
-use crate::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
-use crate::kernel::{max_of, sum_of, with_scratch};
+use crate::kernel::matrix::{Matrix, MatrixMut, multiply};
+use crate::kernel::{Number, max_of, sum_of, with_scratch};
 
 /// Elements of a tile of scores, which should stay in a core's cache.
 const TILE: usize = 1 << 17;
@@ -22,17 +21,34 @@ fn queries_at_once(rule: &Rule) -> usize {
     of_tile.min(of_part.max(LEAST_QUERIES)).min(sizes.queries)
 }
 
-pub struct Forward<'a, T> {
-    pub rule: &'a Rule,
-    pub q: View<'a, T>,
-    pub k: View<'a, T>,
-    pub v: View<'a, T>,
-    pub bias: &'a Bias<'a, T>,
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).
+pub fn forward<T: Number>(rule: &Rule, inputs: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
+    let locked = inputs.map(Tensor::storage_and_layout);
+    let mask = rule.mask.as_ref().map(Tensor::storage_and_layout);
+    let [q, k, v] = views::<T, 3>(&locked)?;
+    let bias = Bias::new(rule, mask.as_ref())?;
+    let (output, statistics) = Forward {
+        rule,
+        q,
+        k,
+        v,
+        bias,
+    }
+    .run()?;
+    Ok((output, statistics.transpose(1, 2)?))
+}
+
+struct Forward<'a, T> {
+    rule: &'a Rule,
+    q: View<'a, T>,
+    k: View<'a, T>,
+    v: View<'a, T>,
+    bias: Bias<'a, T>,
 }
 
 impl<T: Number> Forward<'_, T> {
     /// The output as (batch, queries, heads, value width), and the statistics as (batch, queries, heads, 2).
-    pub fn run(&self) -> Result<(Tensor, Tensor)> {
+    fn run(&self) -> Result<(Tensor, Tensor)> {
         let sizes = self.rule.sizes;
         let rows = sizes.queries * sizes.heads;
         let mut output = vec![T::zero(); sizes.batch * rows * sizes.value_width];
@@ -58,16 +74,9 @@ impl<T: Number> Forward<'_, T> {
         with_scratch(parts, |scores, _, (at, (output, statistics))| {
             self.part(at, heads, output, statistics, scores)
         })?;
-        Ok((
-            from_vec(
-                output,
-                (sizes.batch, sizes.queries, sizes.heads, sizes.value_width),
-            ),
-            from_vec(
-                statistics.into_flattened(),
-                (sizes.batch, sizes.queries, sizes.heads, 2),
-            ),
-        ))
+        let shape = |width| (sizes.batch, sizes.queries, sizes.heads, width);
+        let output = from_vec(output, shape(sizes.value_width));
+        Ok((output, from_vec(statistics.into_flattened(), shape(2))))
     }
 
     /// Some queries and heads of a sample.
@@ -91,8 +100,8 @@ impl<T: Number> Forward<'_, T> {
         for head in 0..heads {
             let whole = first_head + head;
             let key_head = whole / sizes.group();
-            let q = self.q.rows(batch, whole, first, queries)?;
-            let k = self.k.rows(batch, key_head, from, keys)?.transposed();
+            let q = self.q.rows([batch, whole, first], queries)?;
+            let k = self.k.rows([batch, key_head, from], keys)?.transposed();
             let into = MatrixMut::new(scores, [queries, keys], keys)?;
             multiply(into, false, scale, q, k)?;
             let rows = scores.chunks_mut(keys).zip(statistics.chunks_mut(heads));
@@ -102,7 +111,7 @@ impl<T: Number> Forward<'_, T> {
                 }
             }
             let weights = Matrix::new(scores, [queries, keys], [keys, 1])?;
-            let v = self.v.rows(batch, key_head, from, keys)?;
+            let v = self.v.rows([batch, key_head, from], keys)?;
             let output = output.get_mut(head * width..).unwrap_or_default();
             let into = MatrixMut::new(output, [queries, width], heads * width)?;
             multiply(into, false, T::one(), weights, v)?;
@@ -129,7 +138,7 @@ impl<T: Number> Forward<'_, T> {
         exponentials(scores, most);
         let inverse = sum_of(scores, scores, |x, _| x).recip();
         match &self.rule.dropout {
-            None => multiply_by(scores, inverse),
+            None => scores.iter_mut().for_each(|x| *x *= inverse),
             Some(dropout) => {
                 let first = self.rule.first_score(batch, head, query) + key as u64;
                 drop_out(

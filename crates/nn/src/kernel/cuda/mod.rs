@@ -16,6 +16,6 @@ pub use disabled::run;
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    Argument, CudaKernel, Module, add_to_rows, each_row, launch, losses_of_rows, multiply, run,
-    scale, smallest, source_of, target,
+    Argument, CudaKernel, Launch, Module, add_to_rows, each_row, losses_of_rows, multiply, run,
+    scale, smallest,
 };

@@ -1,17 +1,15 @@
 //! Cross-entropy of a linear layer's output that never holds all logits.
 
-mod options;
 mod pass;
-mod product;
 mod rows;
 mod tokens;
 
 use candle_core::{Result, Tensor};
 
-#[cfg(feature = "cuda")]
-pub(crate) use options::Arguments;
-pub use options::LinearCrossEntropy;
 use pass::Pass;
+#[cfg(feature = "cuda")]
+pub(crate) use tokens::Arguments;
+pub use tokens::LinearCrossEntropy;
 
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.
 ///

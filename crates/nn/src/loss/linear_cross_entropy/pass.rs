@@ -3,12 +3,10 @@
 use candle_core::{DType, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::options::{Arguments, LinearCrossEntropy, NAME, Rule};
-use super::product::{multiply, scale};
-use super::rows::losses;
-use super::tokens::{Tokens, zero_others};
+use super::rows::{losses, multiply, scale};
+use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{mismatch, same_device, same_type, sum_type};
+use crate::kernel::{same_device, same_type, sum_type};
 use crate::scope::current;
 
 /// What turns hidden states into a loss.
@@ -99,15 +97,13 @@ impl Pass {
         let kept = Kept {
             pass: self,
             averages,
+            has_bias: bias.is_some(),
             found: Mutex::new(Some(found)),
         };
         let loss = kept.of_sum(&sum)?;
-        match bias {
-            None => record(NAME, [hidden, weight], loss, move |given| kept.take(given)),
-            Some(bias) => record(NAME, [hidden, weight, bias], loss, move |given| {
-                kept.take(given)
-            }),
-        }
+        let none = weight.detach();
+        let inputs = [hidden, weight, bias.unwrap_or(&none)];
+        record(NAME, inputs, loss, move |given| kept.take(given))
     }
 
     /// Hidden states (…, width), weight and bias are outside the graph.
@@ -126,7 +122,16 @@ impl Pass {
             true => hidden.dtype(),
             false => dtype,
         };
-        let parts = Parts::new(weight, operand)?;
+        let at_once = match device.is_cpu() {
+            true => CLASSES_AT_ONCE,
+            false => classes.max(1),
+        };
+        let weight = regular(weight)?;
+        // Some rows of the weight, from a class on.
+        let part = |first: usize| {
+            let part = weight.narrow(0, first, at_once.min(classes - first))?;
+            part.to_dtype(operand)
+        };
         let hidden = match hidden.rank() {
             2 => regular(hidden)?,
             _ => hidden.reshape((tokens, width))?,
@@ -164,8 +169,8 @@ impl Pass {
                 states = zero_others(&counted.narrow(0, first, rows)?, &states)?;
             }
             let logits = chunk.narrow(0, 0, rows)?;
-            for (first, weight) in parts.iter() {
-                let weight = weight?;
+            for first in (0..classes).step_by(at_once) {
+                let weight = part(first)?;
                 let logits = logits.narrow(1, first, weight.dim(0)?)?;
                 multiply(&logits, false, &states, &weight.t()?)?;
             }
@@ -186,8 +191,8 @@ impl Pass {
                 continue;
             }
             let slopes = logits.to_dtype(operand)?;
-            for (first_class, weight) in parts.iter() {
-                let weight = weight?;
+            for first_class in (0..classes).step_by(at_once) {
+                let weight = part(first_class)?;
                 let classes = weight.dim(0)?;
                 let slopes = slopes.narrow(1, first_class, classes)?;
                 if let Some(sums) = &of_hidden {
@@ -220,6 +225,7 @@ impl Pass {
 struct Kept {
     pass: Pass,
     averages: bool,
+    has_bias: bool,
     /// A backward pass takes the gradients, so that it can change them in place.
     found: Mutex<Option<Found>>,
 }
@@ -233,25 +239,21 @@ impl Kept {
         }
     }
 
-    fn take<const N: usize>(&self, given: Backward<N>) -> Result<Gradients<N>> {
+    fn take(&self, given: Backward<3>) -> Result<Gradients<3>> {
         let found = self.found.lock().take();
-        let found = match (found, given.inputs.as_slice()) {
-            (Some(found), _) => found,
-            (None, [hidden, weight, bias @ ..]) => {
-                let mut needs = [false; 3];
-                needs
-                    .iter_mut()
-                    .zip(given.needs)
-                    .for_each(|(need, of)| *need = of);
-                self.pass.run(hidden, weight, bias.first(), needs)?
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let [hidden, weight, bias] = &given.inputs;
+                let bias = self.has_bias.then_some(bias);
+                self.pass.run(hidden, weight, bias, given.needs)?
             }
-            _ => return Err(mismatch(NAME)),
         };
         let mut factor = self.of_sum(&given.gradient)?;
         if let Some(unit) = &found.unit {
             factor = (factor * unit)?;
         }
-        let mut scaled = std::array::from_fn(|_| None);
+        let mut scaled: Gradients<3> = [None, None, None];
         for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(found.gradients)
         {
             let Some(gradient) = gradient else {
@@ -266,39 +268,6 @@ impl Kept {
             *scaled = Some(gradient.to_dtype(input.dtype())?.reshape(input.shape())?);
         }
         Ok(scaled)
-    }
-}
-
-/// The rows of a weight, some at a time.
-struct Parts {
-    weight: Tensor,
-    operand: DType,
-    at_once: usize,
-}
-
-impl Parts {
-    fn new(weight: &Tensor, operand: DType) -> Result<Self> {
-        let classes = weight.dim(0)?;
-        Ok(Self {
-            weight: regular(weight)?,
-            operand,
-            at_once: match weight.device().is_cpu() {
-                true => CLASSES_AT_ONCE,
-                false => classes.max(1),
-            },
-        })
-    }
-
-    /// The number of the first row of a part, and the part.
-    fn iter(&self) -> impl Iterator<Item = (usize, Result<Tensor>)> {
-        let classes = self.weight.dims().first().copied().unwrap_or(0);
-        let parts = (0..classes).step_by(self.at_once);
-        parts.map(move |first| {
-            let part = self
-                .weight
-                .narrow(0, first, self.at_once.min(classes - first));
-            (first, part.and_then(|part| part.to_dtype(self.operand)))
-        })
     }
 }
 

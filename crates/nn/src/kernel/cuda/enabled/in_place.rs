@@ -1,9 +1,9 @@
-//! Kernels that change a tensor in place.
+//! How each kernel that changes a tensor in place is launched.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Tensor};
 
-use super::launch::{Argument, Module, each_element, each_row, launch, module, source_of, target};
+use super::launch::{Launch, Module, each_element, each_row, module};
 use crate::kernel::mismatch;
 use crate::loss::linear_cross_entropy::Arguments;
 
@@ -11,25 +11,18 @@ const BIAS: Module = module!("bias");
 const LINEAR_CROSS_ENTROPY: Module = module!("linear_cross_entropy");
 
 /// Adds a vector, of at least one element, to each row in place. Both are contiguous and of the same type.
-pub fn add_to_rows(
-    (rows, of_rows): (&mut CudaStorage, &Layout),
-    (bias, of_bias): (&Storage, &Layout),
-) -> Result<()> {
+pub fn add_to_rows((rows, layout): (&mut CudaStorage, &Layout), bias: &Tensor) -> Result<()> {
     const NAME: &str = "add_to_rows";
     let (device, dtype) = (rows.device.clone(), rows.dtype());
-    let (len, width) = (of_rows.shape().elem_count(), of_bias.shape().elem_count());
+    let (len, width) = (layout.shape().elem_count(), bias.elem_count());
     if bias.dtype() != dtype || width == 0 {
         return Err(mismatch(NAME));
     }
-    let arguments = &mut [
-        Argument::Bits(len as u64),
-        Argument::Bits(width as u64),
-        source_of(bias, of_bias, NAME)?,
-        target(rows, Some(of_rows), NAME)?,
-    ];
-    let grid = each_element(len);
-    // SAFETY: (len, width, bias, rows), where the rows have `len` elements and the bias has `width`, more than 0, of the same type.
-    unsafe { launch(&device, BIAS, NAME, dtype, grid, arguments) }
+    // (len, width, bias, rows), where the rows have `len` elements and the bias has `width`, more than 0, of the same type.
+    let numbers = [len as u64, width as u64];
+    let launch = Launch::new(BIAS, each_element(len), numbers, [width, len]);
+    let targets = [(rows, Some(layout))];
+    launch.run(NAME, &device, dtype, &[Some(bias)], targets)
 }
 
 /// The losses of rows of logits, which become gradients if those are asked for.
@@ -65,57 +58,39 @@ pub fn losses_of_rows(
         bits(rule.softcap.unwrap_or(0.)),
         u64::from(given.differentiates),
     ];
-    let optional = [Some(given.targets), given.weights, given.bias];
-    let storages = optional.map(|tensor| tensor.map(Tensor::storage_and_layout));
     // SAFETY: the kernel writes all of it before anything reads it, on the same stream.
     let mut losses = unsafe { device.alloc_uninit(&Shape::from(rows.max(1)), dtype)? };
-    let mut arguments: Vec<_> = numbers.into_iter().map(Argument::Bits).collect();
-    for tensor in &storages {
-        arguments.push(match tensor {
-            Some((storage, layout)) => source_of(storage, layout, NAME)?,
-            None => Argument::Bits(0),
-        });
-    }
-    arguments.push(target(logits, Some(layout), NAME)?);
-    arguments.push(target(&mut losses, None, NAME)?);
+    // (width, none, smoothing, z loss, cap, differentiates, targets, weights, bias, logits, losses): the logits have a row of `width` elements
+    // for each block, targets, weights and losses have one element, and the bias has `width`. Weights and bias may be null, which the kernel
+    // does not read. The rule's numbers are of the type of the logits, and so are all but the targets.
+    let counts = [
+        rows,
+        given.weights.map_or(0, |_| rows),
+        given.bias.map_or(0, |_| width),
+        rows * width,
+        rows,
+    ];
     let grid = each_row(rows, width)?;
-    // SAFETY: (width, none, smoothing, z loss, cap, differentiates, targets, weights, bias, logits, losses): the logits have a row of
-    // `width` elements for each block, targets, weights and losses have one element, and the bias has `width`. Weights and bias may be
-    // null, which the kernel does not read. The rule's numbers are of the type of the logits, and so are all but the targets.
-    unsafe {
-        launch(
-            &device,
-            LINEAR_CROSS_ENTROPY,
-            NAME,
-            dtype,
-            grid,
-            &mut arguments,
-        )?
-    };
-    drop(arguments);
+    let launch = Launch::new(LINEAR_CROSS_ENTROPY, grid, numbers, counts);
+    let sources = [Some(given.targets), given.weights, given.bias];
+    let targets = [(logits, Some(layout)), (&mut losses, None)];
+    launch.run(NAME, &device, dtype, &sources, targets)?;
     Ok(losses)
 }
 
 /// Multiplies contiguous values by the one element of another tensor.
-pub fn scale(
-    (values, of_values): (&mut CudaStorage, &Layout),
-    (factor, of_factor): (&Storage, &Layout),
-) -> Result<()> {
+pub fn scale((values, layout): (&mut CudaStorage, &Layout), factor: &Tensor) -> Result<()> {
     const NAME: &str = "scale";
     let (device, dtype) = (values.device.clone(), values.dtype());
     if !matches!(dtype, DType::F32 | DType::F64) || factor.dtype() != dtype {
         return Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt());
     }
-    if of_factor.shape().elem_count() != 1 {
+    if factor.elem_count() != 1 {
         return Err(mismatch(NAME));
     }
-    let len = of_values.shape().elem_count();
-    let arguments = &mut [
-        Argument::Bits(len as u64),
-        source_of(factor, of_factor, NAME)?,
-        target(values, Some(of_values), NAME)?,
-    ];
+    // (len, factor, values): there are `len` values and one factor, of the same type.
+    let (len, targets) = (layout.shape().elem_count(), [(values, Some(layout))]);
     let grid = each_element(len);
-    // SAFETY: (len, factor, values): there are `len` values and one factor, of the same type.
-    unsafe { launch(&device, LINEAR_CROSS_ENTROPY, NAME, dtype, grid, arguments) }
+    let launch = Launch::new(LINEAR_CROSS_ENTROPY, grid, [len as u64], [1, len]);
+    launch.run(NAME, &device, dtype, &[Some(factor)], targets)
 }

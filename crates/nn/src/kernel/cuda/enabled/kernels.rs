@@ -1,23 +1,19 @@
-//! How each kernel is launched. Only this file makes a [`Launch`], so what it says of the kernels in `kernels/` is in one place: the numbers that
-//! a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are compared with that.
+//! How each kernel that makes new tensors is launched.
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 
-use super::launch::{
-    Argument, Module, each_element, each_row, grid, launch, module, source_of, target,
-};
+use super::launch::{Launch, Module, each_element, each_row, grid, module};
 use crate::bias::SumOfRows;
 use crate::kernel::{Kernel, Plan, mismatch, no_kernels, sum_type, tensor};
-use crate::loss::cross_entropy::{CrossEntropy, CrossEntropyBackward};
-use crate::norm::cells::{CellGradient, CellScaling, CellSums};
-use crate::norm::rows::{RowsBackward, RowsForward};
+use crate::layer_norm::{Rows, RowsBackward};
+use crate::loss::cross_entropy::CrossEntropy;
+use crate::norm::{CellSums, Cells};
 use crate::ops::curves::Curve;
 use crate::ops::dropout::Mask;
-use crate::ops::elementwise::{Slopes, Values};
-use crate::ops::softmax::{Softmax, SoftmaxBackward};
-use crate::ops::swiglu::{Swiglu, SwigluBackward};
+use crate::ops::elementwise::Swiglu;
+use crate::ops::softmax::Softmax;
 
 const ACTIVATION: Module = module!("activation");
 const CELLS: Module = module!("cells");
@@ -32,7 +28,7 @@ pub trait CudaKernel<const IN: usize, const OUT: usize> {
 
     /// Writes the outputs.
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
-        launch.run(&call, outputs)
+        call.run(launch, outputs)
     }
 }
 
@@ -45,6 +41,7 @@ pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
 ) -> Result<Vec<Tensor>> {
     let last = inputs.last().ok_or_else(|| mismatch(K::NAME))?;
     let call = Call {
+        name: K::NAME,
         device,
         dtype: last.dtype(),
         inputs,
@@ -62,6 +59,8 @@ pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
 
 /// What a kernel is run on.
 pub struct Call<'a> {
+    /// The kernel's, without the type.
+    name: &'static str,
     device: &'a CudaDevice,
     /// The kernel's.
     dtype: DType,
@@ -88,75 +87,15 @@ impl Call<'_> {
         // SAFETY: the kernels write all of the outputs before anything reads them, on the same stream.
         unsafe { self.device.alloc_uninit(&shape, dtype) }
     }
-}
 
-/// A launch, but for the inputs and the outputs.
-pub struct Launch {
-    /// The kernel's, without the type.
-    name: &'static str,
-    module: Module,
-    grid: LaunchConfig,
-    /// Its first arguments.
-    numbers: Vec<u64>,
-    /// What it reads besides the inputs, and before them.
-    tensors: Vec<Tensor>,
-    /// The elements that it reads or writes of each of these tensors, of each input and of each output.
-    counts: Vec<usize>,
-}
-
-impl Launch {
-    fn new(
-        (module, name): (Module, &'static str),
-        grid: LaunchConfig,
-        numbers: impl Into<Vec<u64>>,
-        counts: impl Into<Vec<usize>>,
-    ) -> Self {
-        Self {
-            name,
-            module,
-            grid,
-            numbers: numbers.into(),
-            tensors: Vec::new(),
-            counts: counts.into(),
-        }
-    }
-
-    /// # Errors
-    /// If there is another number of tensors, or one has fewer elements than the kernel reads or writes.
     fn run<'a>(
         &self,
-        call: &Call,
+        launch: Launch,
         outputs: impl IntoIterator<Item = &'a mut CudaStorage>,
     ) -> Result<()> {
-        let inputs = self.tensors.iter().chain(call.inputs);
-        let storages: Vec<_> = inputs.map(Tensor::storage_and_layout).collect();
-        let mut tensors = Vec::new();
-        for (storage, layout) in &storages {
-            tensors.push(source_of(storage, layout, self.name)?);
-        }
-        for output in outputs {
-            tensors.push(target(output, None, self.name)?);
-        }
-        let mut pairs = tensors.iter().zip(&self.counts);
-        if tensors.len() != self.counts.len() || pairs.any(|(it, least)| it.count() < *least) {
-            return Err(mismatch(self.name));
-        }
-        let numbers = self.numbers.iter().copied().map(Argument::Bits);
-        let mut arguments: Vec<_> = numbers.chain(tensors).collect();
-        let (device, dtype) = (call.device, call.dtype);
-        // SAFETY: `Launch::new` was given the numbers that this kernel takes in `kernels/`, and how many elements of each tensor it accesses
-        // for them in this grid: the tensors have as many. They are contiguous, `dispatch` has checked the types of the inputs, and
-        // `Call::outputs` chooses those of the outputs, which are new and borrowed mutably, so they overlap nothing.
-        unsafe {
-            launch(
-                device,
-                self.module,
-                self.name,
-                dtype,
-                self.grid,
-                &mut arguments,
-            )
-        }
+        let inputs: Vec<_> = self.inputs.iter().map(Some).collect();
+        let outputs = outputs.into_iter().map(|output| (output, None));
+        launch.run(self.name, self.device, self.dtype, &inputs, outputs)
     }
 }
 
@@ -187,101 +126,53 @@ fn numbers(curve: Curve) -> [u64; 3] {
     [number, f64::to_bits(first), f64::to_bits(second)]
 }
 
-/// (len, curve, its parameters, tensors), each of `len` elements.
-fn activation(name: &'static str, curve: Curve, len: usize, tensors: usize) -> Launch {
-    let [curve, first, second] = numbers(curve);
-    let numbers = [len as u64, curve, first, second];
-    let counts = vec![len; tensors];
-    Launch::new((ACTIVATION, name), each_element(len), numbers, counts)
+/// The elements of the first input.
+fn len_of(inputs: &[&Tensor]) -> usize {
+    inputs.first().map_or(0, |xs| xs.elem_count())
 }
 
-/// With xs and ys.
-impl CudaKernel<1, 1> for Values {
-    fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
-        Ok(activation(Self::NAME, self.0, xs.elem_count(), 2))
+/// (len, curve, its parameters, tensors), each of `len` elements: xs and ys, or xs, dys and dxs.
+impl<const IN: usize> CudaKernel<IN, 1> for Curve {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
+        let (len, [curve, first, second]) = (len_of(&inputs), numbers(*self));
+        let (numbers, counts) = ([len as u64, curve, first, second], vec![len; IN + 1]);
+        Ok(Launch::new(ACTIVATION, each_element(len), numbers, counts))
     }
 }
 
-/// With xs, dys and dxs.
-impl CudaKernel<2, 1> for Slopes {
-    fn launch(&self, [xs, _]: [&Tensor; 2]) -> Result<Launch> {
-        Ok(activation(Self::NAME, self.0, xs.elem_count(), 3))
-    }
-}
-
-/// (len, width, xs, ys), where ys have `len` elements in rows of `width`, and xs twice as many.
-impl CudaKernel<1, 1> for Swiglu {
-    fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
-        let len = xs.elem_count() / 2;
-        Ok(Launch::new(
-            (ACTIVATION, Self::NAME),
-            each_element(len),
-            [len as u64, self.width as u64],
-            [2 * len, len],
-        ))
-    }
-}
-
-/// (len, width, xs, dys, dxs), where dys have `len` elements in rows of `width`, xs and dxs twice as many.
-impl CudaKernel<2, 1> for SwigluBackward {
-    fn launch(&self, [xs, _]: [&Tensor; 2]) -> Result<Launch> {
-        let len = xs.elem_count() / 2;
-        Ok(Launch::new(
-            (ACTIVATION, Self::NAME),
-            each_element(len),
-            [len as u64, self.width as u64],
-            [2 * len, len, 2 * len],
-        ))
+/// (len, width, xs, ys) or (len, width, xs, dys, dxs), where ys and dys have `len` elements in rows of `width`, xs and dxs twice as many.
+impl<const IN: usize> CudaKernel<IN, 1> for Swiglu {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
+        let len = len_of(&inputs) / 2;
+        let (numbers, counts) = ([len as u64, self.width as u64], [2 * len, len, 2 * len]);
+        let counts = &counts[..=IN];
+        Ok(Launch::new(ACTIVATION, each_element(len), numbers, counts))
     }
 }
 
 /// (len, seed, stream, threshold, scale, xs, ys), both tensors of `len` elements. A thread takes four.
 impl CudaKernel<1, 1> for Mask {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
-        let len = xs.elem_count();
-        let threshold = u64::from(self.threshold);
-        let (draw, scale) = (self.draw, self.scale.to_bits());
-        Ok(Launch::new(
-            (DROPOUT, Self::NAME),
-            each_element(len.div_ceil(4)),
-            [len as u64, draw.seed, draw.call, threshold, scale],
-            [len; 2],
-        ))
+        let (len, draw) = (xs.elem_count(), self.draw);
+        let (threshold, scale) = (u64::from(self.threshold), self.scale.to_bits());
+        let numbers = [len as u64, draw.seed, draw.call, threshold, scale];
+        let grid = each_element(len.div_ceil(4));
+        Ok(Launch::new(DROPOUT, grid, numbers, [len; 2]))
     }
 }
 
-/// A tensor's rows, of which each has a block.
-struct RowGrid {
-    grid: LaunchConfig,
-    rows: usize,
-    /// Elements of all rows.
-    len: usize,
+/// For `len` elements, a block for each row of `width`, the number of rows, and the elements of all of them.
+fn rows_of(len: usize, width: usize) -> Result<(LaunchConfig, usize, usize)> {
+    let rows = len / width.max(1);
+    Ok((each_row(rows, width)?, rows, rows * width))
 }
 
-fn rows_of(xs: &Tensor, width: usize) -> Result<RowGrid> {
-    let rows = xs.elem_count() / width.max(1);
-    Ok(RowGrid {
-        grid: each_row(rows, width)?,
-        rows,
-        len: rows * width,
-    })
-}
-
-/// (width, logarithm, xs, ys), both tensors of as many rows of `width` elements as there are blocks.
-impl CudaKernel<1, 1> for Softmax {
-    fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
+/// (width, logarithm, xs, ys) or (width, logarithm, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
+impl<const IN: usize> CudaKernel<IN, 1> for Softmax {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
         let numbers = [self.width as u64, u64::from(self.logarithm)];
-        let RowGrid { grid, len, .. } = rows_of(xs, self.width)?;
-        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 2]))
-    }
-}
-
-/// (width, logarithm, ys, dys, dxs), all tensors of as many rows of `width` elements as there are blocks.
-impl CudaKernel<2, 1> for SoftmaxBackward {
-    fn launch(&self, [ys, _]: [&Tensor; 2]) -> Result<Launch> {
-        let RowGrid { grid, len, .. } = rows_of(ys, self.0.width)?;
-        let numbers = [self.0.width as u64, u64::from(self.0.logarithm)];
-        Ok(Launch::new((SOFTMAX, Self::NAME), grid, numbers, [len; 3]))
+        let (grid, _, len) = rows_of(len_of(&inputs), self.width)?;
+        Ok(Launch::new(SOFTMAX, grid, numbers, vec![len; IN + 1]))
     }
 }
 
@@ -290,10 +181,9 @@ impl CudaKernel<2, 1> for SoftmaxBackward {
 impl CudaKernel<1, 2> for CrossEntropy {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let (targets, none) = self.targets.numbers()?;
-        let RowGrid { grid, rows, len } = rows_of(xs, self.width)?;
-        let numbers = [self.width as u64, none as u64];
-        let counts = [rows, len, rows, rows];
-        let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
+        let (grid, rows, len) = rows_of(xs.elem_count(), self.width)?;
+        let (numbers, counts) = ([self.width as u64, none as u64], [rows, len, rows, rows]);
+        let mut launch = Launch::new(CROSS_ENTROPY, grid, numbers, counts);
         launch.tensors.push(targets);
         Ok(launch)
     }
@@ -301,13 +191,12 @@ impl CudaKernel<1, 2> for CrossEntropy {
 
 /// (width, none, targets, logs, factor, xs, dxs), where xs and dxs have a row of `width` elements for each block, targets and logs one
 /// element; factor has one.
-impl CudaKernel<3, 1> for CrossEntropyBackward {
+impl CudaKernel<3, 1> for CrossEntropy {
     fn launch(&self, [_, _, xs]: [&Tensor; 3]) -> Result<Launch> {
-        let (targets, none) = self.0.targets.numbers()?;
-        let RowGrid { grid, rows, len } = rows_of(xs, self.0.width)?;
-        let numbers = [self.0.width as u64, none as u64];
-        let counts = [rows, rows, 1, len, len];
-        let mut launch = Launch::new((CROSS_ENTROPY, Self::NAME), grid, numbers, counts);
+        let (targets, none) = self.targets.numbers()?;
+        let (grid, rows, len) = rows_of(xs.elem_count(), self.width)?;
+        let (numbers, counts) = ([self.width as u64, none as u64], [rows, rows, 1, len, len]);
+        let mut launch = Launch::new(CROSS_ENTROPY, grid, numbers, counts);
         launch.tensors.push(targets);
         Ok(launch)
     }
@@ -317,56 +206,37 @@ impl CudaKernel<3, 1> for CrossEntropyBackward {
 /// one for each cell, that is for each block.
 impl CudaKernel<3, 2> for CellSums {
     fn launch(&self, _: [&Tensor; 3]) -> Result<Launch> {
-        let cells = self.cells;
-        let sizes = [cells.outer, cells.cells, cells.inner];
-        let len = sizes.iter().product();
+        let sizes = [self.cells.outer, self.cells.cells, self.cells.inner];
         let [outer, count, inner] = sizes.map(|size| size as u64);
-        Ok(Launch::new(
-            (CELLS, Self::NAME),
-            each_row(cells.cells, cells.len())?,
-            [outer, count, inner, u64::from(self.of_deviations)],
-            [cells.cells, len, len, cells.cells, cells.cells],
-        ))
+        let numbers = [outer, count, inner, u64::from(self.of_deviations)];
+        let (cells, len) = (self.cells.cells, sizes.iter().product());
+        let (grid, counts) = (
+            each_row(cells, self.cells.len())?,
+            [cells, len, len, cells, cells],
+        );
+        Ok(Launch::new(CELLS, grid, numbers, counts))
     }
 }
 
-/// (len, cells, inner, means, scales, shifts, xs, ys), where xs and ys have `len` elements, the others one for each cell.
-impl CudaKernel<4, 1> for CellScaling {
-    fn launch(&self, [.., xs]: [&Tensor; 4]) -> Result<Launch> {
-        let (len, cells) = (xs.elem_count(), self.0);
-        let count = cells.cells;
-        Ok(Launch::new(
-            (CELLS, Self::NAME),
-            each_element(len),
-            [len, count, cells.inner].map(|size| size as u64),
-            [count, count, count, len, len],
-        ))
-    }
-}
-
-/// (len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs), where xs, dys and dxs have `len` elements, the others one for each cell.
-impl CudaKernel<6, 1> for CellGradient {
-    fn launch(&self, [.., xs]: [&Tensor; 6]) -> Result<Launch> {
-        let (len, cells) = (xs.elem_count(), self.0);
-        let count = cells.cells;
-        Ok(Launch::new(
-            (CELLS, Self::NAME),
-            each_element(len),
-            [len, count, cells.inner].map(|size| size as u64),
-            [count, count, count, count, len, len, len],
-        ))
+/// (len, cells, inner, means, scales, shifts, xs, ys) or (len, cells, inner, means, scales, slopes, shifts, xs, dys, dxs), where xs, ys, dys
+/// and dxs have `len` elements, the others one for each cell.
+impl<const IN: usize> CudaKernel<IN, 1> for Cells {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
+        let len = inputs.last().map_or(0, |xs| xs.elem_count());
+        let mut counts = vec![self.cells; if IN == 4 { 3 } else { 4 }];
+        counts.resize(IN + 1, len);
+        let numbers = [len, self.cells, self.inner].map(|size| size as u64);
+        Ok(Launch::new(CELLS, each_element(len), numbers, counts))
     }
 }
 
 /// (width, eps, center, xs, weight, bias, ys), where xs and ys have a row of `width` elements for each block, the others one.
-impl CudaKernel<3, 1> for RowsForward {
+impl CudaKernel<3, 1> for Rows {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
-        let rows = self.0;
-        let (width, center) = (rows.width, u64::from(rows.center));
-        let RowGrid { grid, len, .. } = rows_of(xs, width)?;
-        let numbers = [width as u64, rows.eps.to_bits(), center];
-        let counts = [len, width, width, len];
-        Ok(Launch::new((NORM, Self::NAME), grid, numbers, counts))
+        let (width, center) = (self.width, u64::from(self.center));
+        let (grid, _, len) = rows_of(xs.elem_count(), width)?;
+        let numbers = [width as u64, self.eps.to_bits(), center];
+        Ok(Launch::new(NORM, grid, numbers, [len, width, width, len]))
     }
 }
 
@@ -381,45 +251,39 @@ impl CudaKernel<3, 3> for RowsBackward {
         let blocks = rows.div_ceil(of_block);
         let (eps, center) = (self.rows.eps.to_bits(), u64::from(self.rows.center));
         let with_sums = u64::from(self.with_sums);
-        let numbers = [
-            width as u64,
-            rows as u64,
-            of_block as u64,
-            eps,
-            center,
-            with_sums,
-        ];
+        let [of_width, of_rows, of_block] = [width, rows, of_block].map(|size| size as u64);
+        let numbers = [of_width, of_rows, of_block, eps, center, with_sums];
         let (len, sums) = (rows * width, with_sums as usize * blocks * 2 * width);
-        Ok(Launch::new(
-            (NORM, Self::NAME),
-            each_row(blocks, width)?,
-            numbers,
-            [len, width, len, len, sums],
-        ))
+        let counts = [len, width, len, len, sums];
+        Ok(Launch::new(NORM, each_row(blocks, width)?, numbers, counts))
     }
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
         let [dxs, dweight, dbias] = outputs else {
-            return Err(mismatch(launch.name));
+            return Err(mismatch(call.name));
         };
         if !self.with_sums {
-            return launch.run(&call, [dxs, dweight]);
+            return call.run(launch, [dxs, dweight]);
         }
         let (blocks, width) = (launch.grid.grid_dim.0 as usize, self.rows.width);
         let len = blocks * 2 * width;
         let mut sums = call.alloc(len, sum_type(call.dtype))?;
-        launch.run(&call, [dxs, &mut sums])?;
+        call.run(launch, [dxs, &mut sums])?;
         // (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block takes 32 of
         // the elements of both.
-        let add = Launch::new(
-            (NORM, "rows_sums"),
+        let (grid, numbers) = (
             grid((2 * width).div_ceil(32) as u32, 256),
             [width as u64, blocks as u64],
-            [len, width, width],
         );
+        let add = Launch::new(NORM, grid, numbers, [len, width, width]);
         let sums = tensor(Storage::Cuda(sums), Shape::from(len));
-        let inputs = &[sums];
-        add.run(&Call { inputs, ..call }, [dweight, dbias])
+        let (name, inputs) = ("rows_sums", &[sums]);
+        let call = Call {
+            name,
+            inputs,
+            ..call
+        };
+        call.run(add, [dweight, dbias])
     }
 }
 

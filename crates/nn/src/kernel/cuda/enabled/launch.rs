@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage, Tensor};
 
 use crate::kernel::mismatch;
 
@@ -81,36 +81,87 @@ impl<T> Elements for CudaViewMut<'_, T> {
     }
 }
 
-/// Launches the kernel `name` for elements of a type.
-///
-/// # Safety
-/// The arguments must be those of the kernel in `kernels/`, in its order and of its types. Each view must have as many elements as
-/// the kernel reads or writes there in this grid, for the numbers that it is given, and those that it reads must be initialized. Views
-/// that the kernel writes must come from [`target`]: they are borrowed mutably, so they overlap no other argument.
-pub unsafe fn launch(
-    device: &CudaDevice,
+/// A launch, but for the tensors. Only the files beside this one and attention/chunks/kernels.rs make one. They say of the kernels in
+/// `kernels/` which numbers a kernel takes, and how many elements of each tensor it reads or writes for them in this grid. Tensors are
+/// compared with that.
+pub struct Launch {
     module: Module,
-    name: &str,
-    dtype: DType,
-    grid: LaunchConfig,
-    arguments: &mut [Argument],
-) -> Result<()> {
-    let (name, (module, code)) = (format!("{name}_{}", dtype.as_str()), module);
-    let function = device.get_or_load_custom_func(&name, module, code)?;
-    let (function, stream) = (function.into_cuda_function(), device.cuda_stream());
-    let mut launch = stream.launch_builder(&function);
-    for argument in arguments {
-        match argument {
-            Argument::Bits(bits) => {
-                launch.arg(&*bits);
-            }
-            Argument::Elements(elements) => elements.push(&mut launch),
+    pub grid: LaunchConfig,
+    /// The first ones.
+    pub arguments: Vec<Argument<'static>>,
+    /// What it reads besides what it is given, and before that.
+    pub tensors: Vec<Tensor>,
+    /// The elements that it reads or writes of each tensor. One that is null or is read at strides has 0.
+    counts: Vec<usize>,
+}
+
+impl Launch {
+    pub fn new(
+        module: Module,
+        grid: LaunchConfig,
+        numbers: impl IntoIterator<Item = u64>,
+        counts: impl Into<Vec<usize>>,
+    ) -> Self {
+        Self {
+            module,
+            grid,
+            arguments: numbers.into_iter().map(Argument::Bits).collect(),
+            tensors: Vec::new(),
+            counts: counts.into(),
         }
     }
-    // SAFETY: the caller promises that the arguments fit the kernel. The views among them borrow their tensors until the launch is on
-    // the stream, on which memory is also freed.
-    unsafe { launch.launch(grid) }.w()?;
-    Ok(())
+
+    /// Launches the kernel `name` for elements of a type. Without a layout, all of a target is written.
+    ///
+    /// # Errors
+    /// If there is another number of tensors, or one has fewer elements than the kernel reads or writes.
+    pub fn run<'a>(
+        self,
+        name: &'static str,
+        device: &CudaDevice,
+        dtype: DType,
+        sources: &[Option<&Tensor>],
+        targets: impl IntoIterator<Item = (&'a mut CudaStorage, Option<&'a Layout>)>,
+    ) -> Result<()> {
+        let sources = self.tensors.iter().map(Some).chain(sources.iter().copied());
+        let storages: Vec<_> = sources
+            .map(|source| source.map(Tensor::storage_and_layout))
+            .collect();
+        let mut tensors = Vec::new();
+        for storage in &storages {
+            tensors.push(match storage {
+                Some((storage, layout)) => source_of(storage, layout, name)?,
+                None => Argument::Bits(0),
+            });
+        }
+        for (storage, layout) in targets {
+            tensors.push(target(storage, layout, name)?);
+        }
+        let mut pairs = tensors.iter().zip(&self.counts);
+        if tensors.len() != self.counts.len() || pairs.any(|(it, least)| it.count() < *least) {
+            return Err(mismatch(name));
+        }
+        let mut arguments: Vec<Argument> = self.arguments;
+        arguments.extend(tensors);
+        let (name, (module, code)) = (format!("{name}_{}", dtype.as_str()), self.module);
+        let function = device.get_or_load_custom_func(&name, module, code)?;
+        let (function, stream) = (function.into_cuda_function(), device.cuda_stream());
+        let mut launch = stream.launch_builder(&function);
+        for argument in &mut arguments {
+            match argument {
+                Argument::Bits(bits) => {
+                    launch.arg(&*bits);
+                }
+                Argument::Elements(elements) => elements.push(&mut launch),
+            }
+        }
+        // SAFETY: `Launch::new` was given the numbers that this kernel takes in `kernels/`, and how many elements of each tensor it accesses for
+        // them in this grid: the tensors have as many, or the kernel knows their strides or that they are null. Who launches has checked their
+        // types, and that those which it reads are initialized. The views borrow their tensors until the launch is on the stream, on which memory
+        // is also freed; those that the kernel writes are borrowed mutably, so they overlap no other.
+        unsafe { launch.launch(self.grid) }.w()?;
+        Ok(())
+    }
 }
 
 /// A launch with a block for each row of `width` elements: a warp for short rows, more threads for longer ones.
@@ -163,7 +214,7 @@ fn elements<'a>(view: impl Elements + 'a) -> Argument<'a> {
 }
 
 /// A contiguous tensor on a device, of f64, f32, f16, bf16 or i64, to read.
-pub fn source_of<'a>(
+fn source_of<'a>(
     storage: &'a Storage,
     layout: &Layout,
     name: &'static str,
@@ -176,7 +227,7 @@ pub fn source_of<'a>(
 }
 
 /// A contiguous tensor of f64, f32, f16, bf16 or i64, or without a layout all of a storage, to write.
-pub fn target<'a>(
+fn target<'a>(
     storage: &'a mut CudaStorage,
     layout: Option<&Layout>,
     name: &'static str,

@@ -9,7 +9,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run};
 pub(crate) use launch::module;
-pub use launch::{Argument, Module, each_row, launch, source_of, target};
+pub use launch::{Argument, Launch, Module, each_row};
 pub use product::multiply;
 
 /// The smallest storage that the driver allocates.

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, ToUsize2, bail};
 
-use super::resample::{Line, map, record_map};
+use super::resample::{Line, record_map, resample};
 use crate::conv::widened;
 use crate::graph::{Backward, record};
 
@@ -163,7 +163,7 @@ pub fn avg_pool2d(
     let detached = x.detach();
     let y = match x.dtype() {
         // candle divides by a number of f32 on CUDA.
-        DType::F64 => map(&detached, &maps)?,
+        DType::F64 => resample(&detached, &maps, false)?,
         dtype => {
             let [rows, columns] = windows;
             let padded = columns.pad(&rows.pad(&detached, 2, 0.)?, 3, 0.)?;
@@ -210,7 +210,7 @@ pub fn adaptive_avg_pool2d(x: &Tensor, size: impl ToUsize2) -> Result<Tensor> {
             places.map(move |place| (place, weight))
         })
     });
-    let y = map(&x.detach(), &maps)?;
+    let y = resample(&x.detach(), &maps, false)?;
     record_map("adaptive_avg_pool2d", x, y, maps)
 }
 

@@ -168,20 +168,16 @@ impl Line {
     }
 }
 
-/// The image of x (batch, channels, height, width) under the maps of height and width. f16 and bf16 are summed in f32.
-pub fn map(x: &Tensor, [rows, columns]: &[Line; 2]) -> Result<Tensor> {
-    resample(x, [rows, columns], false)
-}
-
 /// Puts `y`, the image of x under these maps, into the graph, which keeps the maps and neither tensor.
 pub fn record_map(name: &'static str, x: &Tensor, y: Tensor, maps: [Line; 2]) -> Result<Tensor> {
     record_lean(name, [x], y, move |dy, _| {
-        let [rows, columns] = &maps;
-        Ok([Some(resample(&dy, [rows, columns], true)?)])
+        Ok([Some(resample(&dy, &maps, true)?)])
     })
 }
 
-fn resample(x: &Tensor, [rows, columns]: [&Line; 2], transposed: bool) -> Result<Tensor> {
+/// The image of x (batch, channels, height, width) under the maps of height and width, or with `transposed` back. f16 and bf16 are summed in
+/// f32.
+pub fn resample(x: &Tensor, [rows, columns]: &[Line; 2], transposed: bool) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
     let (dtype, images) = (x.dtype(), batch * channels);
     let [high, broad] = [rows, columns].map(|line| if transposed { line.from } else { line.to });
