@@ -6,8 +6,9 @@ use std::{fmt, fs};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, Library, installed, within};
+use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, NAMES, Nvml, installed, within};
 use crate::facts::reports_processes_wrongly;
+use crate::patience::load_first;
 
 /// NVML's mark for an unknown size.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -165,8 +166,8 @@ fn ask(uuid: &str, limit: Duration) -> Option<Vec<Neighbour>> {
     if !knows_processes() {
         return None;
     }
-    let nvml = Library::load(&installed(), limit).ok()?.begin().ok()?;
-    let device = nvml.device_by_uuid(uuid).ok()?;
+    let (library, _) = load_first(&installed(), NAMES[0], limit).ok()?;
+    let device = Nvml::begin(&library).ok()?.device_by_uuid(uuid).ok()?;
     let mut processes = Processes::default();
     device.list_processes(&mut processes).ok()?;
     let own = std::process::id();

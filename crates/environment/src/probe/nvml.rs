@@ -6,7 +6,8 @@ use nvml_wrapper::enum_wrappers::device::{
 
 use super::libraries::locate;
 use crate::facts::Version;
-use crate::nvml::{Device, Field, Library, Memory, NAMES, Processes, Remapped};
+use crate::nvml::{Device, Field, Memory, NAMES, Nvml, Processes, Remapped};
+use crate::patience::load_first;
 use crate::{Answer, Reply, Source};
 
 /// More GPUs than any machine has, whatever a broken library says.
@@ -34,8 +35,8 @@ pub(crate) struct Pair {
 
 /// Loads NVML and asks for the driver's version and for everything else.
 pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Readings> {
-    let library = Library::load(&locate(source, &NAMES), limit)?;
-    let nvml = match library.begin() {
+    let (library, _) = load_first(&locate(source, &NAMES), NAMES[0], limit)?;
+    let nvml = match Nvml::begin(&library) {
         Ok(nvml) => nvml,
         Err(code) => return Ok((None, Reply::Failed("nvmlInit", code))),
     };

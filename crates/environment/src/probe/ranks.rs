@@ -9,10 +9,9 @@ use std::time::Duration;
 use memchr::memmem;
 use regex_lite::Regex;
 
-use super::cuda::Function;
-use super::libraries::{Libraries, Library, locate};
+use super::cuda::Functions;
+use super::libraries::{Libraries, Library};
 use crate::facts::Version;
-use crate::patience::{self, LoadError};
 use crate::{Answer, Reply, Source, files};
 
 /// Launchers: their names and their variables for this process's rank, the number of ranks, and the rank on this node.
@@ -259,19 +258,12 @@ pub(crate) struct Nccl {
     pub(crate) cuda: Option<Version>,
 }
 
-const NCCL: &str = "libnccl.so.2";
-
-type GetVersion = extern "C" fn(&mut c_int) -> u32;
-
 /// Loads NCCL and asks for its version. Nothing is done on a GPU.
 pub(crate) fn nccl(source: &Source, limit: Duration) -> Answer<Nccl> {
-    let paths = locate(source, &[NCCL]);
-    let not_found = || LoadError::Absent(format!("{NCCL}: not found"));
-    let library = patience::load(paths.first().ok_or_else(not_found)?, limit)?;
-    // SAFETY: `ncclResult_t ncclGetVersion(int *)`, which may be called at any time.
-    let get_version = unsafe { Function::<GetVersion>::of(&library, "ncclGetVersion") };
+    let library = Functions::load(source, "libnccl.so.2", limit)?;
     let mut number = 0;
-    let asked = get_version.call(|get_version| get_version(&mut number));
+    // SAFETY: the signature of nccl.h; it may be called at any time.
+    let asked = unsafe { library.ncclGetVersion(&mut number) };
     let reply = asked.map(|()| {
         let libraries = Libraries::look(source);
         let file = libraries.find("nccl").map(|library| library.path());
