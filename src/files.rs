@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use atomic_write_file::AtomicWriteFile;
 
-pub(crate) use candle_headroom_environment::files::{open, text, without_links};
+pub(crate) use candle_headroom_environment::system::{open, text, without_links};
 
 /// Whether a name, joined to a folder, is an entry of that folder.
 pub(crate) fn is_plain(name: &str) -> bool {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::facts::Version;
-use crate::memory::SystemMemory;
 use crate::nvml::Field;
 use crate::patience::{LoadError, Task};
 use crate::probe::cuda::{self, CudaDevice};
@@ -13,7 +12,8 @@ use crate::probe::libraries::Libraries;
 use crate::probe::nvml::{self, GpuReading, Readings};
 use crate::probe::ranks::{self, Fabric, Mpi, Nccl};
 use crate::source::Visible;
-use crate::{Answer, Findings, Reply, Source, code, host, log, toolkit};
+use crate::system::SystemMemory;
+use crate::{Answer, Findings, Reply, Source, code, host, toolkit};
 
 /// A GPU, as NVML or CUDA describes it; `None` for what neither reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -217,7 +217,7 @@ impl Facts {
 pub(super) fn gather(source: Arc<Source>, deadline: Instant, findings: &mut Findings) -> Facts {
     let kernel = Probe::start("the kernel's files and device nodes", &source, Kernel::look);
     let host = Probe::start("host memory", &source, host::look);
-    let log = Probe::start("the kernel log", &source, log::look);
+    let log = Probe::start("the kernel log", &source, host::kernel_log);
     let libraries = Probe::start("shared libraries", &source, Libraries::look);
     let toolkit = Probe::start("the CUDA toolkit", &source, toolkit::look);
     let fabric = Probe::start("the network between nodes", &source, Fabric::look);

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use super::finding::around;
-use super::probe::ptx::Target;
+use super::code::around;
+use super::source::Target;
 use super::{Facts, Findings, Source, code};
 use crate::facts::{self, Version};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytesize::ByteSize;
 use candle_headroom_environment::Environment;
-use candle_headroom_environment::memory::SystemMemory;
+use candle_headroom_environment::system::SystemMemory;
 use serde::Serialize;
 
 use super::model::Dtype;

@@ -16,6 +16,7 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 pub use nvml_wrapper_sys::bindings::nvmlMemory_t as Memory;
 pub use processes::{Neighbour, Processes, knows_processes, neighbours};
 
+use crate::Severity;
 use crate::facts::Version;
 use crate::patience::Trusted;
 pub use crate::patience::within;
@@ -246,4 +247,33 @@ pub fn uuid_text(bytes: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(bytes));
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
     format!("GPU-{}", groups.join("-"))
+}
+
+/// A reason for lower clocks: its bit in NVML's clock event reasons, how bad it is, and a text.
+pub type ClockReason = (u64, Severity, &'static str);
+
+/// NVML's reasons for clocks below their maximum.
+/// NVIDIA, nvml.h, `nvmlClocksEventReason*`; severities by DCGM and by effect; 2026-11.
+const CLOCK_REASONS: [ClockReason; 9] = [
+    (0x1, Severity::Ok, "idle"),
+    (0x2, Severity::Ok, "clocks set by a user"),
+    (0x4, Severity::Note, "power limit"),
+    (0x8, Severity::Failure, "hardware slowdown"),
+    (0x10, Severity::Ok, "synchronised boost"),
+    (0x20, Severity::Warning, "temperature, by software"),
+    (0x40, Severity::Failure, "temperature, by hardware"),
+    (0x80, Severity::Failure, "power brake, by hardware"),
+    (0x100, Severity::Ok, "display clocks"),
+];
+
+/// The listed reasons among `bits`.
+pub fn clock_reasons(bits: u64) -> impl Iterator<Item = &'static ClockReason> {
+    CLOCK_REASONS
+        .iter()
+        .filter(move |(bit, ..)| bits & bit != 0)
+}
+
+/// The bits that are not listed.
+pub fn unknown_clock_reasons(bits: u64) -> u64 {
+    clock_reasons(bits).fold(bits, |left, (bit, ..)| left & !bit)
 }

@@ -12,7 +12,7 @@ use regex_lite::Regex;
 use super::cuda::Functions;
 use super::libraries::{Libraries, Library};
 use crate::facts::Version;
-use crate::{Answer, Reply, Source, files};
+use crate::{Answer, Reply, Source, system};
 
 /// Launchers: their names and their variables for this process's rank, the number of ranks, and the rank on this node.
 /// torchrun: docs.pytorch.org/docs/stable/elastic/run.html. Open MPI: docs.open-mpi.org, environment variables. PMI: MPICH's hydra and
@@ -287,7 +287,7 @@ fn version_of(number: c_int) -> Option<Version> {
 fn cuda_in(file: &Path) -> Option<Version> {
     const FIRST: u64 = 64 << 20;
     let mut bytes = Vec::new();
-    files::open(file)
+    system::open(file)
         .ok()?
         .take(FIRST)
         .read_to_end(&mut bytes)
