@@ -80,9 +80,13 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     let hosts = group.as_ref().map(Group::hosts);
     let others = beyond_rank_0(&all, hosts.filter(|_| !arguments.redact));
     let verdict = arguments.require.map(|required| verdict_on(required, &all));
+    let together = Together {
+        report: &report,
+        other_ranks: &others,
+    };
     output::print(&match arguments.json {
-        true => json(&report, &others)?,
-        false => text(&report, &others, verdict.as_deref())?,
+        true => serde_json::to_string_pretty(&together)? + "\n",
+        false => text(&together, verdict.as_deref())?,
     })?;
     let is_fit = all.iter().all(|rank| rank.is_fit);
     let has_warnings = all.iter().any(|rank| rank.has_warnings);
@@ -113,22 +117,15 @@ struct Together<'a> {
     other_ranks: &'a [Further],
 }
 
-fn json(report: &Report, other_ranks: &[Further]) -> Result<String> {
-    let together = Together {
-        report,
-        other_ranks,
-    };
-    Ok(serde_json::to_string_pretty(&together)? + "\n")
-}
-
-fn text(report: &Report, other_ranks: &[Further], verdict: Option<&str>) -> Result<String> {
+fn text(together: &Together<'_>, verdict: Option<&str>) -> Result<String> {
+    let report = together.report;
     // An empty variable does not count: no-color.org.
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut text = match stdout().is_terminal() && !no_colours {
         true => format!("{report:#}\n"),
         false => format!("{report}\n"),
     };
-    for further in other_ranks {
+    for further in together.other_ranks {
         writeln!(text, "{further}")?;
     }
     if let Some(verdict) = verdict {

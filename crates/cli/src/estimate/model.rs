@@ -22,7 +22,7 @@ const LONGEST: u64 = 100_000_000;
 const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 
 /// A type that the library trains in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     #[value(alias = "float32")]
@@ -229,7 +229,7 @@ impl Weights {
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let files = files(folder)?;
         let mut weights = Self::default();
-        let mut of_types = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (0, dtype));
+        let mut of_types = BTreeMap::<Dtype, u64>::new();
         for file in &files {
             for tensor in header(file)?.tensors().into_values() {
                 let Some(dtype) = Dtype::of(tensor.dtype) else {
@@ -237,15 +237,13 @@ impl Weights {
                     continue;
                 };
                 let shape: Shape = tensor.shape.iter().map(|size| *size as u64).collect();
-                for (count, _) in of_types.iter_mut().filter(|(_, known)| *known == dtype) {
-                    *count = elements(&shape).saturating_add(*count);
-                }
+                let count = of_types.entry(dtype).or_default();
+                *count = count.saturating_add(elements(&shape));
                 weights.shapes.push(shape);
             }
         }
-        let most = of_types.into_iter().max_by_key(|(count, _)| *count);
-        let most = most.filter(|_| !weights.shapes.is_empty());
-        weights.dtype = most.map(|(_, dtype)| dtype);
+        let most = of_types.into_iter().max_by_key(|(_, count)| *count);
+        weights.dtype = most.map(|(dtype, _)| dtype);
         Ok((!files.is_empty()).then_some(weights))
     }
 }
