@@ -70,6 +70,13 @@ impl Source {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
+    /// What follows in the first line of a file that begins so.
+    pub(crate) fn after(&self, start: &str, path: impl AsRef<Path>) -> Option<String> {
+        let text = self.text(path)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
+        Some(rest.trim().to_owned())
+    }
+
     /// The beginning of a file; what is not UTF-8 is replaced.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         system::text(&self.below(path)).ok()
