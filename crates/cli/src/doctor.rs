@@ -62,10 +62,8 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     let known = report.clone();
     let obstacles = arguments.require.map(|required| report.obstacles(required));
     let new = obstacles.iter().flatten();
-    report.extend(
-        new.filter(|finding| !known.findings().contains(finding))
-            .cloned(),
-    );
+    let new = new.filter(|finding| !known.findings().contains(finding));
+    report.extend(new.cloned());
     if arguments.redact {
         report = report.redacted();
     }
@@ -96,13 +94,11 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
 /// The last line, if something was required.
 fn verdict_on(required: Requirement, ranks: &[Judgement]) -> String {
     let unfit = ranks.iter().enumerate().filter(|(_, rank)| !rank.is_fit);
-    let unfit: Vec<_> = unfit
-        .map(|(number, rank)| match ranks.len() {
-            1 => rank.obstacles.join(", "),
-            _ => format!("rank {number}: {}", rank.obstacles.join(", ")),
-        })
-        .collect();
-    match unfit.join("; ") {
+    let unfit = unfit.map(|(number, rank)| match ranks.len() {
+        1 => rank.obstacles.join(", "),
+        _ => format!("rank {number}: {}", rank.obstacles.join(", ")),
+    });
+    match unfit.collect::<Vec<_>>().join("; ") {
         none if none.is_empty() => format!("the requirement is met: {required}"),
         unfit => format!("the requirement is not met: {required} ({unfit})"),
     }

@@ -96,13 +96,10 @@ impl Report {
             Requirement::Cpu => Vec::new(),
             Requirement::Ranks => self.obstacles_to_ranks(),
             Requirement::CudaInference => self.obstacles_to_cuda(),
-            Requirement::CudaTraining { bytes } => {
-                let mut obstacles = self.obstacles_to_cuda();
-                if obstacles.is_empty() {
-                    obstacles.extend(self.lack_of_memory(bytes));
-                }
-                obstacles
-            }
+            Requirement::CudaTraining { bytes } => match self.obstacles_to_cuda() {
+                none if none.is_empty() => Vec::from_iter(self.lack_of_memory(bytes)),
+                obstacles => obstacles,
+            },
         }
     }
 

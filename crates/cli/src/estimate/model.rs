@@ -92,20 +92,18 @@ pub struct Config {
 /// The fields of a `config.json`.
 struct Fields(Map<String, Value>);
 
+/// What they say, or what is wrong with them.
+type Read<T> = std::result::Result<T, String>;
+
 impl Fields {
-    fn get<T: DeserializeOwned>(&self, name: &str) -> std::result::Result<Option<T>, String> {
+    fn get<T: DeserializeOwned>(&self, name: &str) -> Read<Option<T>> {
         let value = self.0.get(name).unwrap_or(&Value::Null);
         let wrong = |_| format!("invalid value of `{name}`: {value}");
         Option::deserialize(value).map_err(wrong)
     }
 
     /// From 1 to a power of two that keeps sums of bytes within 64 bits.
-    fn size(
-        &self,
-        name: &str,
-        bits: u32,
-        default: Option<u64>,
-    ) -> std::result::Result<u64, String> {
+    fn size(&self, name: &str, bits: u32, default: Option<u64>) -> Read<u64> {
         let most = 1 << bits;
         match self.get(name)?.or(default) {
             Some(value) if (1..=most).contains(&value) => Ok(value),
@@ -127,7 +125,7 @@ impl Config {
         Ok(Some(config))
     }
 
-    fn of(fields: &Fields) -> std::result::Result<Self, String> {
+    fn of(fields: &Fields) -> Read<Self> {
         let family: Option<String> = fields.get("model_type")?;
         let family = family.ok_or("`model_type` is missing")?;
         if !FAMILIES.contains(&&*family) {
@@ -267,14 +265,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     if single.try_exists()? {
         return Ok(vec![single]);
     }
-    let mut found = Vec::new();
-    for entry in folder.read_dir()? {
-        found.push(entry?.path());
-    }
-    found.retain(|path| {
-        path.extension()
-            .is_some_and(|ending| ending == "safetensors")
-    });
+    let paths = folder.read_dir()?.map(|entry| Ok(entry?.path()));
+    let mut found = paths.collect::<Result<Vec<_>>>()?;
+    let fits = |path: &PathBuf| path.extension().is_some_and(|end| end == "safetensors");
+    found.retain(fits);
     found.sort();
     Ok(found)
 }
