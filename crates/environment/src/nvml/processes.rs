@@ -172,9 +172,8 @@ fn ask(uuid: &str, limit: Duration) -> Option<Vec<Neighbour>> {
     device.list_processes(&mut processes).ok()?;
     let own = std::process::id();
     let others = processes.iter().filter(|(process, _)| *process != own);
-    let mut neighbours: Vec<Neighbour> = others
-        .map(|(process, bytes)| Neighbour::new(process, name(process), bytes))
-        .collect();
+    let others = others.map(|(process, bytes)| Neighbour::new(process, name(process), bytes));
+    let mut neighbours: Vec<_> = others.collect();
     neighbours.sort_by_key(|neighbour| std::cmp::Reverse(neighbour.bytes));
     Some(neighbours)
 }
