@@ -33,6 +33,19 @@ use super::norm::rows::normalize;
 ///
 /// It keeps its output.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::rms_norm;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[3f32, 4.], [-6., 8.]], &Device::Cpu)?;
+/// let alpha = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let squares = rms_norm(&x, &alpha, 1e-6)?.sqr()?.mean(1)?.to_vec1::<f32>()?;
+/// assert!(squares.iter().all(|mean| (mean - 1.).abs() < 1e-5));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If the shapes do not match, or `alpha` has another type than `xs`, or they are not f64, f32, f16 or bf16.
 pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
@@ -47,6 +60,20 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// this one.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::layer_norm;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[1f32, 2., 3., 6.]], &Device::Cpu)?;
+/// let (alpha, beta) = (x.ones_like()?.squeeze(0)?, x.zeros_like()?.squeeze(0)?);
+/// let y = layer_norm(&x, &alpha, &beta, 1e-6)?;
+/// assert!(y.mean_all()?.to_scalar::<f32>()?.abs() < 1e-5);
+/// assert!((y.sqr()?.mean_all()?.to_scalar::<f32>()? - 1.).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// If the shapes do not match, or a parameter has another type than `xs`, or they are not f64, f32, f16 or bf16.
@@ -66,6 +93,19 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
 /// The result is not contiguous: as that of [`attention`], it is a transposed view of (batch, queries, heads, value width).
 ///
 /// It keeps what [`attention`] keeps.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::sdpa;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let q = Tensor::randn(0f32, 1., (2, 8, 10, 16), &Device::Cpu)?;
+/// let (k, v) = (q.narrow(1, 0, 4)?, q.narrow(1, 4, 4)?); // 4 key heads
+/// let y = sdpa(&q, &k, &v, None, true, 0.25, 1.)?; // 1/√16
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`attention`].

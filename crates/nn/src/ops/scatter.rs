@@ -52,6 +52,19 @@ pub fn scatter_add(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim)
 ///
 /// It keeps the indices.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::scatter;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?;
+/// let indexes = Tensor::new(&[[2u32, 0]], &Device::Cpu)?;
+/// let source = Tensor::new(&[[5f32, 6.]], &Device::Cpu)?;
+/// assert_eq!(scatter(&x, &indexes, &source, 1)?.to_vec2::<f32>()?, [[6., 2., 5.]]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`scatter_add`].
 pub fn scatter(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim) -> Result<Tensor> {

@@ -8,6 +8,17 @@ use crate::kernel::{self, Extent, Kernel, Number, Plan};
 ///
 /// It keeps its output.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::swiglu;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let both = Tensor::randn(0f32, 1., (2, 10, 128), &Device::Cpu)?; // one product for gate and up
+/// assert_eq!(swiglu(&both)?.dims(), [2, 10, 64]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// For a tensor without dimensions, a last dimension that has no halves, or a type other than f64, f32, f16 and bf16.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
