@@ -62,6 +62,15 @@ impl Division {
     }
 
     /// Returns the part of one rank in a batch of this many samples; none for a rank that does not exist.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// let division = Division::weighted([3, 1])?;
+    /// assert_eq!(division.part(0, 8), 0..6);
+    /// assert_eq!(division.part(1, 8), 6..8);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn part(&self, rank: usize, samples: usize) -> Range<usize> {
         match &self.weights {
             None => self.cut(rank, samples)..self.cut(rank.saturating_add(1), samples),

@@ -7,6 +7,13 @@ use crate::facts::{Status, table};
 use crate::patience::Unfinished;
 
 /// The severity of a finding, ordered from harmless to grave.
+///
+/// ```
+/// use candle_headroom_environment::Severity;
+///
+/// assert!(Severity::Warning < Severity::Failure);
+/// assert_eq!(Severity::Warning.to_string(), "warning");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -57,6 +64,14 @@ pub struct FindingCode {
 
 impl FindingCode {
     /// All kinds of findings, ordered by id.
+    ///
+    /// ```
+    /// use candle_headroom_environment::FindingCode;
+    ///
+    /// let known = FindingCode::all().iter().find(|code| code.id == "HR-104");
+    /// let known = known.expect("an id never goes");
+    /// println!("{}: {}; {}", known.id, known.title, known.next_step);
+    /// ```
     pub fn all() -> &'static [&'static FindingCode] {
         ALL
     }
@@ -158,6 +173,19 @@ names! {
 }
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
+///
+/// Its texts are for a reader; a program compares `code.id`, as `HR-104`, which never changes its meaning.
+///
+/// ```
+/// use candle_headroom_environment::Environment;
+///
+/// for finding in Environment::new().check().findings() {
+///     println!("{} {}: {}", finding.severity(), finding.code.id, finding.seen);
+///     if !finding.command.is_empty() {
+///         println!("  $ {}", finding.command);
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Finding {

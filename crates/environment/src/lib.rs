@@ -117,6 +117,16 @@ impl Environment {
 
     /// Uses these variables instead of the process's own, including `PATH` and `LD_LIBRARY_PATH`. The loader and libcuda still read the
     /// process's own.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Requirement};
+    ///
+    /// // As a job would see it that is given the first GPU alone.
+    /// let variables = std::env::vars().filter(|(name, _)| name != "CUDA_VISIBLE_DEVICES");
+    /// let variables = variables.chain([("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())]);
+    /// let report = Environment::new().variables(variables).check();
+    /// println!("{}", report.is_fit_for(Requirement::CudaInference));
+    /// ```
     #[must_use]
     pub fn variables<N: Into<String>, V: Into<String>>(
         mut self,
@@ -130,6 +140,14 @@ impl Environment {
 
     /// Also checks whether the driver and the GPUs can run these kernels, given as the text of a PTX file. A build with the feature `cuda`
     /// checks candle's kernels and its own by default.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let ptx = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    /// let report = Environment::new().kernels("our kernels", ptx).check();
+    /// println!("{report}");
+    /// ```
     #[must_use]
     pub fn kernels(mut self, name: &str, ptx: &str) -> Self {
         self.source.kernels.push(Kernels::read(name, ptx, false));
@@ -138,6 +156,15 @@ impl Environment {
 
     /// Also reports what several ranks need: NCCL, MPI, the ways between GPUs and nodes. Without this it does so where ranks seem to be
     /// intended: a launcher such as `mpirun` or torchrun started the process, it sees several GPUs, or the machine has InfiniBand.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Requirement};
+    ///
+    /// let report = Environment::new().for_ranks().check();
+    /// for obstacle in report.obstacles(Requirement::Ranks) {
+    ///     eprintln!("{}: {}", obstacle.code.title, obstacle.seen);
+    /// }
+    /// ```
     #[must_use]
     pub fn for_ranks(mut self) -> Self {
         self.source.for_ranks = true;
@@ -145,6 +172,17 @@ impl Environment {
     }
 
     /// Limits the time of all probes together, 30 seconds by default. The smoke test may take as long again.
+    ///
+    /// What has not answered by then is a finding, `HR-001`, and everything else is in the report.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().time_limit(Duration::from_secs(5)).check();
+    /// println!("{}", report.summary());
+    /// ```
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         // The clock cannot represent every limit.

@@ -64,6 +64,16 @@ impl Report {
     }
 
     /// The GPUs that NVML or CUDA lists.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{ByteSize, Environment};
+    ///
+    /// for gpu in Environment::new().check().gpus() {
+    ///     let name = gpu.name.as_deref().unwrap_or("unknown");
+    ///     let free = gpu.memory_free.map(ByteSize); // bytes
+    ///     println!("GPU {}: {name}, free: {free:?}", gpu.index);
+    /// }
+    /// ```
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
@@ -74,6 +84,14 @@ impl Report {
     }
 
     /// The severity of the worst finding.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Severity};
+    ///
+    /// // The exit status of a health check.
+    /// let report = Environment::new().check();
+    /// let status = i32::from(report.worst() >= Severity::Failure);
+    /// ```
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(Finding::severity);
         severities.max().unwrap_or(Severity::Ok)
@@ -105,6 +123,13 @@ impl Report {
 
     /// The same report for a public bug report: without UUIDs, serial numbers, names of users and hosts, paths other than the system's
     /// own, and names of programs in kernel messages.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().check().redacted();
+    /// println!("{report}"); // for a public issue
+    /// ```
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         let words = std::mem::take(&mut report.words);

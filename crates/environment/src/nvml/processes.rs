@@ -124,6 +124,13 @@ pub fn knows_processes() -> bool {
 }
 
 /// Another process that holds memory of the same GPU. `{}` is its name and number.
+///
+/// ```
+/// use candle_headroom_environment::Neighbour;
+///
+/// let neighbour = Neighbour::new(4711, Some("python".to_owned()), Some(6 << 30));
+/// assert_eq!(neighbour.to_string(), "python (4711)");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Neighbour {
