@@ -198,6 +198,15 @@ impl Checkpoints {
     /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
     /// [`resume`](Self::resume) all ranks have them.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).open()?;
+    /// checkpoints.set("tokenizer", "bpe-32k")?;
+    /// assert_eq!(checkpoints.get::<String>("tokenizer")?.as_deref(), Some("bpe-32k"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
