@@ -105,6 +105,15 @@ impl Group {
     }
 
     /// Returns this rank's part of `samples` samples, divided evenly and in order.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let share = group.share(1000); // of 4 ranks, rank 1 has 250..500
+    /// println!("rank {} of {}: samples {share:?}", group.rank(), group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn share(&self, samples: usize) -> Range<usize> {
         let (rank, size) = (self.rank() as u128, self.size() as u128);
         let at = |rank: u128| (samples as u128 * rank / size) as usize;
@@ -265,6 +274,18 @@ impl Group {
     /// Returns the sum of the ranks' tensors, which all have one shape and type: f64, f32, or f16 and bf16, which are added in f32.
     ///
     /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// // The number of right answers, and of all, on this rank.
+    /// let own = Tensor::new(&[90f32, 100.], &Device::Cpu)?;
+    /// let all = group.sum(&own)?.to_vec1::<f32>()?;
+    /// println!("accuracy {:.3}", all[0] / all[1]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device

@@ -129,6 +129,19 @@ impl Monitor {
     }
 
     /// The kept samples of the source with this index, oldest first; empty if there is no such source.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::Monitor;
+    ///
+    /// let monitor = Monitor::builder().interval(Duration::from_millis(20)).history(100).start()?;
+    /// let host = monitor.sources().len() - 1; // the last source
+    /// for sample in monitor.history(host) {
+    ///     println!("{:?}: {sample}", sample.at);
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn history(&self, source: usize) -> Vec<Sample> {
         let rings = self.worker.samples.rings.lock();
         rings.get(source).into_iter().flatten().copied().collect()
