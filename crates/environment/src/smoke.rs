@@ -86,19 +86,10 @@ fn value(index: c_uint) -> f32 {
     (index % 17) as f32 / 8. - 1.
 }
 
-/// What has to be released.
-struct Held {
-    address: u64,
-    module: *mut c_void,
-}
-
 /// Replaces the values by the kernel's results.
 fn work(cuda: &Functions, ordinal: u32, header: &str, values: &mut [f32]) -> Result<(), Failed> {
     let (mut device, mut context) = (0, null_mut());
-    let mut held = Held {
-        address: 0,
-        module: null_mut(),
-    };
+    let (mut address, mut module) = (0, null_mut());
     // SAFETY: the device's primary context is retained until the last call; it is current to this thread alone, which ends after the test. What
     // was made is released once, and nothing uses it afterwards. After a fault these calls fail, which changes nothing.
     unsafe {
@@ -106,24 +97,27 @@ fn work(cuda: &Functions, ordinal: u32, header: &str, values: &mut [f32]) -> Res
         cuda.cuDeviceGet(&mut device, ordinal as c_int)?;
         cuda.cuDevicePrimaryCtxRetain(&mut context, device)?;
         let current = cuda.cuCtxSetCurrent(context);
-        let worked = current.and_then(|()| launch(cuda, header, values, &mut held));
-        if !held.module.is_null() {
-            let _ = cuda.cuModuleUnload(held.module);
+        let held = (&mut address, &mut module);
+        let worked = current.and_then(|()| launch(cuda, header, values, held));
+        if !module.is_null() {
+            let _ = cuda.cuModuleUnload(module);
         }
-        let _ = cuda.cuMemFree_v2(held.address);
+        let _ = cuda.cuMemFree_v2(address);
         let _ = cuda.cuCtxSetCurrent(null_mut());
         let _ = cuda.cuDevicePrimaryCtxRelease_v2(device);
         worked
     }
 }
 
+/// Runs the kernel, and writes down the memory and the module that have to be released.
+///
 /// # Safety
 /// A context is current to this thread.
 unsafe fn launch(
     cuda: &Functions,
     header: &str,
     values: &mut [f32],
-    held: &mut Held,
+    (address, module): (&mut u64, &mut *mut c_void),
 ) -> Result<(), Failed> {
     let ptx = CString::new([header, KERNEL].concat()).unwrap_or_default();
     let (bytes, host) = (size_of_val(values), values.as_mut_ptr().cast::<c_void>());
@@ -131,11 +125,11 @@ unsafe fn launch(
     // SAFETY: the texts and places outlive the calls, both copies have the length of `values`, the kernel has one parameter of 8 bytes and
     // accesses as many values as there are threads, and the read waits for it.
     unsafe {
-        cuda.cuMemAlloc_v2(&mut held.address, bytes)?;
-        cuda.cuMemcpyHtoD_v2(held.address, host, bytes)?;
-        cuda.cuModuleLoadData(&mut held.module, ptx.as_ptr())?;
-        cuda.cuModuleGetFunction(&mut function, held.module, name)?;
-        let mut arguments = [(&raw mut held.address).cast::<c_void>()];
+        cuda.cuMemAlloc_v2(address, bytes)?;
+        cuda.cuMemcpyHtoD_v2(*address, host, bytes)?;
+        cuda.cuModuleLoadData(module, ptx.as_ptr())?;
+        cuda.cuModuleGetFunction(&mut function, *module, name)?;
+        let mut arguments = [(&raw mut *address).cast::<c_void>()];
         cuda.cuLaunchKernel(
             function,
             BLOCKS,
@@ -150,6 +144,6 @@ unsafe fn launch(
             null_mut(),
         )?;
         cuda.cuCtxSynchronize()?;
-        cuda.cuMemcpyDtoH_v2(host, held.address, bytes)
+        cuda.cuMemcpyDtoH_v2(host, *address, bytes)
     }
 }
