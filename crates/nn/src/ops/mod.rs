@@ -46,6 +46,8 @@ use super::norm::rows::normalize;
 /// # }
 /// ```
 ///
+/// After Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019, arXiv 1910.07467).
+///
 /// # Errors
 /// If the shapes do not match, or `alpha` has another type than `xs`, or they are not f64, f32, f16 or bf16.
 pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
@@ -74,6 +76,8 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// After Ba, Kiros and Hinton, "Layer Normalization" (2016, arXiv 1607.06450).
 ///
 /// # Errors
 /// If the shapes do not match, or a parameter has another type than `xs`, or they are not f64, f32, f16 or bf16.
