@@ -1,3 +1,9 @@
+//! Findings and their kinds.
+//!
+//! The texts of a kind are a row of `findings.tsv`, which the compiler reads: a row with other fields, an unknown severity and an id that the
+//! table lacks end the build. A test compares `docs/reference/environment-codes.md` with the table. A finding adds what was seen on a machine, and
+//! may replace the next step and the command by better ones for the case; `-i N` in a command stands for the GPU that it is about.
+
 use std::borrow::{Borrow, Cow};
 use std::fmt;
 

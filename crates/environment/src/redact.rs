@@ -1,3 +1,9 @@
+//! Removes what identifies a machine and its user from a report.
+//!
+//! Words that are known to be private (names of users and hosts, folders in variables, serial numbers) are replaced wherever they stand alone.
+//! UUIDs and paths are found by their form: of paths, those of the system stay, and of others the file names of libraries. Where a pattern cannot be
+//! built, the whole text is withheld.
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::mem;

@@ -1,3 +1,8 @@
+//! The report: findings in order, what prevents which kind of work, and the text for a terminal.
+//!
+//! A finding prevents CUDA by its kind. One about a GPU counts only if no visible GPU is left without such a finding, so that a broken GPU beside a
+//! good one is told and is no obstacle. The summary is the title of the worst obstacle; of two that are equally grave the cause has the lower id.
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;

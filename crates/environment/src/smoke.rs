@@ -1,3 +1,10 @@
+//! The smoke test: does work on a GPU give right numbers?
+//!
+//! A kernel written in PTX replaces 16,384 numbers by twice the number and one, which is exact in f32, so results are compared for equality. It is
+//! loaded in the PTX version and for the target of each of the build's kernels, because a driver may load one and refuse another, and then in a
+//! version that every driver since CUDA 9 loads. All of it runs in a thread that is left behind if a call hangs; the device's primary context, the
+//! memory and the module are released in any other case.
+
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

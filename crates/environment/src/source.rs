@@ -1,3 +1,8 @@
+//! Where the probes look: files below a root, variables, and the kernels of the build.
+//!
+//! All access to the machine goes through [`Source`], so that a test lays out a machine in a folder. Files are read up to a size and without waiting
+//! for a writer, folders up to a number of entries: what they hold may be anything.
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;

@@ -1,3 +1,6 @@
+//! The CUDA toolkit that a build would use: the one of `nvcc` on `PATH`, or else of the variables that name its folder. Nothing is run: the version
+//! is in the toolkit's record, or in its headers.
+
 use std::path::Path;
 
 use super::code::around;

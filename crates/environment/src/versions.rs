@@ -1,3 +1,5 @@
+//! What ranks must have in common, and how they differ: the values of all ranks are grouped, and a group has its ranks' numbers.
+
 use std::collections::BTreeMap;
 
 use super::code::{BUILDS_DIFFER, DRIVERS_DIFFER, GPUS_DIFFER, MPI_DIFFERS, NCCL_DIFFERS, joined};

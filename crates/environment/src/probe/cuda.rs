@@ -1,3 +1,7 @@
+//! libcuda, asked without a context: its version and its devices.
+//!
+//! Functions are looked up by name when they are called, so that an old libcuda, which lacks some, still answers for the others.
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 

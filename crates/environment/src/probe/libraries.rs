@@ -1,3 +1,8 @@
+//! Which of CUDA's, NCCL's and MPI's libraries the loader would find, and which lie elsewhere.
+//!
+//! Folders are searched in the loader's order: `LD_LIBRARY_PATH`, `/etc/ld.so.conf` with its folder, the defaults (ld.so(8)). A folder that was
+//! seen by another name is left out. A library's version is that of the file at the end of its links, since programs ask for the short name.
+
 use std::path::{Path, PathBuf};
 
 use crate::Source;

@@ -1,3 +1,8 @@
+//! What NVML says of a machine and of each GPU.
+//!
+//! Each value is read by itself and is a result: a GPU that refuses one, as many do, still gives the others. `judge/gpus.rs` tells refusals that
+//! are usual from those that mean trouble.
+
 use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::{
