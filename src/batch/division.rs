@@ -1,3 +1,5 @@
+//! How a batch is divided among ranks: a pure function of its size and the weights, so that all ranks agree without a message.
+
 use std::ops::Range;
 use std::sync::Arc;
 

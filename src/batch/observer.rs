@@ -1,3 +1,5 @@
+//! The events of a batch, and who they are for: the one stream that timelines, incident logs and monitors read.
+
 use std::fmt::{self, Debug};
 use std::ops::Range;
 use std::time::{Duration, Instant};

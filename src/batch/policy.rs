@@ -1,3 +1,8 @@
+//! What decides how many samples a micro-batch has, and the simplest such policy.
+//!
+//! A policy sees costs and bytes, and is told how attempts ended. It reads no clock and asks no device, so that a test can play a device, and a resumed
+//! run with the same readings chooses the same sizes.
+
 use std::fmt::Debug;
 
 use super::Plan;

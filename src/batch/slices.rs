@@ -1,3 +1,5 @@
+//! What can be cut into runs of samples: tensors, and everything that is made of them.
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Range;

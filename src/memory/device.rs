@@ -1,3 +1,8 @@
+//! [`DeviceMemory`]: the handles of a device share its limit, its peaks, and the turns that trainers take.
+//!
+//! What a device can count and enforce is its `Backing`: the counting allocator on the host, a pool on a GPU. Peaks are kept here, because both have
+//! one running peak only: it goes into all open scopes whenever one of them begins or is read.
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

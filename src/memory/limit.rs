@@ -1,3 +1,5 @@
+//! Limits, how memory grows, and the figures of a device. A limit is resolved to bytes once, when it is set.
+
 use std::fmt;
 
 use bytesize::ByteSize;

@@ -1,3 +1,5 @@
+//! Parameters with their names, and the options that groups of them have. Saved state finds a parameter by its name.
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::PoisonError;

@@ -1,3 +1,5 @@
+//! Learning rates as pure functions of the step: a resumed run needs nothing but its number of updates.
+
 use std::f64::consts::PI;
 
 use super::rule::Range;

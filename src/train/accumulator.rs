@@ -1,3 +1,8 @@
+//! [`GradientAccumulator`]: what both trainers accumulate into, and an update of it.
+//!
+//! Three rules keep a failure harmless. What may run out of memory comes before anything is changed; the optimizer counts as interrupted from the
+//! moment it is called until it has returned; and gradients that may hold a part of a micro-batch are dropped as a whole.
+
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 

@@ -1,3 +1,8 @@
+//! [`AdaptiveTrainer`]: its methods, which decide nothing by themselves.
+//!
+//! A step looks at its input (`input`), the engine of `batch` cuts it and retries what does not fit, `core` computes each micro-batch, and `update`
+//! applies the sum. Evaluation takes an engine of its own, because without gradients more samples fit.
+
 use super::core::Core;
 use super::estimate::Estimate;
 use super::input::{Given, OwnError, StepInput, with_given};

@@ -1,3 +1,5 @@
+//! Copies of variables that a forward pass changes by itself, so that a failed attempt leaves no trace in them.
+
 use candle_core::{DType, Device, Tensor, Var};
 
 use crate::error::{Result, invalid};

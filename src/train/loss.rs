@@ -1,3 +1,8 @@
+//! The loss of a micro-batch with its weight, and the loss of a step, which stays on the device until somebody reads it.
+//!
+//! All kinds of losses become a factor and a weight: the sum `factor · value` has this weight. The mean of a step is the quotient of both sums, so it
+//! does not depend on how the batch was cut.
+
 use std::fmt;
 
 use candle_core::{DType, Device, Tensor};

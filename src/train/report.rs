@@ -1,3 +1,5 @@
+//! [`StepReport`], and the losses of the last steps, by which a report is printed without waiting for a GPU.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;

@@ -1,3 +1,7 @@
+//! Adam (Kingma and Ba 2014, arXiv 1412.6980) and AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), which differ in where the weight decay goes.
+//!
+//! Bias corrections are computed in f64, by squaring, as the kernels do: CPU and CUDA give the same bits.
+
 use candle_nn::ParamsAdamW;
 
 use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};

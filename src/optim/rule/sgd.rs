@@ -1,3 +1,5 @@
+//! Stochastic gradient descent as in PyTorch: the first step takes the gradient as the momentum, without dampening.
+
 use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};
 use crate::optim::coded::Code;
 use crate::optim::cpu::{Elementwise, Real};
