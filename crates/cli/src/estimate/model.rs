@@ -93,17 +93,17 @@ pub struct Config {
 struct Fields(Map<String, Value>);
 
 /// What they say, or what is wrong with them.
-type Read<T> = std::result::Result<T, String>;
+type Outcome<T> = std::result::Result<T, String>;
 
 impl Fields {
-    fn get<T: DeserializeOwned>(&self, name: &str) -> Read<Option<T>> {
+    fn get<T: DeserializeOwned>(&self, name: &str) -> Outcome<Option<T>> {
         let value = self.0.get(name).unwrap_or(&Value::Null);
         let wrong = |_| format!("invalid value of `{name}`: {value}");
         Option::deserialize(value).map_err(wrong)
     }
 
     /// From 1 to a power of two that keeps sums of bytes within 64 bits.
-    fn size(&self, name: &str, bits: u32, default: Option<u64>) -> Read<u64> {
+    fn size(&self, name: &str, bits: u32, default: Option<u64>) -> Outcome<u64> {
         let most = 1 << bits;
         match self.get(name)?.or(default) {
             Some(value) if (1..=most).contains(&value) => Ok(value),
@@ -125,7 +125,7 @@ impl Config {
         Ok(Some(config))
     }
 
-    fn of(fields: &Fields) -> Read<Self> {
+    fn of(fields: &Fields) -> Outcome<Self> {
         let family: Option<String> = fields.get("model_type")?;
         let family = family.ok_or("`model_type` is missing")?;
         if !FAMILIES.contains(&&*family) {
