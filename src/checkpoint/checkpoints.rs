@@ -226,6 +226,20 @@ impl Checkpoints {
 
     /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
     /// not finite is ignored. A step that is saved again keeps its numbers.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let optimizer = Sgd::builder(vec![("w", Var::new(3f32, &Device::Cpu)?)]).build()?;
+    /// # let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).highest("accuracy").open()?;
+    /// checkpoints.metric("accuracy", 0.75); // of an evaluation
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(Checkpoint::open(saved)?.metrics()["accuracy"], 0.75);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.give(name, value);
     }

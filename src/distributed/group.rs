@@ -122,6 +122,15 @@ impl Group {
 
     /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
     ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let words = group.gather(format!("rank {} is ready", group.rank()).as_bytes())?;
+    /// assert_eq!(words.len(), group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`GroupError`] for a lost rank; a rank that called something else ([`is_group`](Error::is_group)).
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -325,6 +334,17 @@ impl Group {
 
     /// Replaces the values of this tensor by rank `from`'s, on all ranks. It is contiguous, such as a [`Var`](candle_core::Var), and has one shape and
     /// type on all ranks, which give the same `from`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let table = Var::ones((8, 4), DType::F32, &Device::Cpu)?;
+    /// // … rank 0 reads it from a file …
+    /// group.broadcast(&table, 0)?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a

@@ -269,6 +269,18 @@ impl DeviceMemory {
 
     /// Restarts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] at the present use, for a figure of each epoch for example. Open
     /// scopes keep their peaks. It acts on all handles of the device.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// for epoch in 0..3 {
+    ///     memory.reset_peak();
+    ///     // … train …
+    ///     println!("epoch {epoch}: {}", memory.stats());
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reset_peak(&self) {
         self.collect_peak();
         self.shared.peaks.lock().overall = 0;

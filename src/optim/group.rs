@@ -175,6 +175,20 @@ impl Group {
     /// Splits the group by name into the parameters that one of these patterns matches and the others; `*` stands for any characters, as
     /// in `"*.bias"` or `"encoder.*"`.
     ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    /// use candle_nn::{VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu).pp("head"))?;
+    /// let (biases, others) = Group::from(&varmap).matching(["*.bias"])?;
+    /// let optimizer = AdamW::builder(others).group(biases.weight_decay(0.)).build()?;
+    /// assert_eq!(optimizer.groups()[1].weight_decay, Some(0.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// For a pattern that matches no parameter, such as a misspelt one ([`is_parameter`](crate::Error::is_parameter)).
     pub fn matching(

@@ -84,6 +84,15 @@ pub struct LearningRateBuilder(LearningRate);
 impl LearningRateBuilder {
     /// Falls along half a cosine (Loshchilov & Hutter 2016, arXiv 1608.03983) and stays at the floor from step `steps` on. The warm-up
     /// is a part of these steps.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).cosine(100).floor(0.1).build()?;
+    /// assert!((schedule.at(50) - 0.55).abs() < 1e-12); // half-way
+    /// assert_eq!(schedule.at(100), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn cosine(self, steps: u64) -> Self {
         self.shape(Shape::Cosine { steps })
     }
