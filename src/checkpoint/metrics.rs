@@ -1,3 +1,5 @@
+//! Numbers that go with a checkpoint. One that was given goes with the next checkpoint that is written, however many attempts that takes.
+
 use std::collections::BTreeMap;
 
 use crate::train::StepReport;

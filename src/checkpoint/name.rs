@@ -1,3 +1,6 @@
+//! Names of folders. That of an incomplete checkpoint says which process of which running system writes it, so that only what nobody writes is
+//! removed.
+
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::Path;

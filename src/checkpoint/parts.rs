@@ -1,3 +1,5 @@
+//! A sharded optimizer's state: each rank writes its part, if rank 0 sees all of them in its folder, and otherwise all of it goes to rank 0.
+
 use std::fs;
 use std::path::PathBuf;
 

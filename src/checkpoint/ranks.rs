@@ -1,3 +1,6 @@
+//! The ranks that share a run's checkpoints, and after which updates they meet: after each one if a signal or a clock may count, otherwise when one
+//! may be due.
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -1,3 +1,5 @@
+//! How a checkpoint is begun and how it ended, as all ranks hear of it: rank 0 writes, and its word counts for all but the signal.
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

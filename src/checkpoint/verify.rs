@@ -1,3 +1,5 @@
+//! Compares a checkpoint's files with its manifest, by their sizes and CRC-32. Large files are read by several threads, and must stay as they are.
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;

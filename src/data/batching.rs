@@ -1,3 +1,5 @@
+//! How samples become batches. They are formed within windows of an epoch, so that a batch is found by its place, without those before.
+
 use std::ops::Range;
 
 use super::order::Order;

@@ -1,3 +1,8 @@
+//! Sums and copies between buffers in host memory, by MPI.
+//!
+//! What this rank gives to a sum or a gather is copied first, because MPI fills the buffer meanwhile. MPI counts in C's `int`: a broadcast goes in
+//! parts, and a longer sum is an error.
+
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::Arc;

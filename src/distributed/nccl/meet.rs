@@ -1,3 +1,6 @@
+//! Before NCCL is opened, all ranks tell each other whether they can use it. Where one cannot, all do without and know why; different versions of the
+//! library, and one GPU for two ranks, are errors.
+
 use std::sync::Arc;
 
 use candle_core::Device;

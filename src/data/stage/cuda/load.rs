@@ -1,3 +1,5 @@
+//! Copies from a slot to a GPU, on a stream of their own: behind what candle has queued so far, and awaited by what it queues next.
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
