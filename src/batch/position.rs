@@ -1,3 +1,6 @@
+//! Where a loader stands, and whether its batches are still those of the run that saved the position: every difference is named with both
+//! values.
+
 use std::fmt;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The times by which `Recompute::Measured` chooses: of each shape of batches, with regions kept and recomputed in turn.
+
 use std::collections::HashMap;
 use std::time::Duration;
 

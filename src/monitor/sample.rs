@@ -1,3 +1,5 @@
+//! The values of a sample, in one list, from which its fields, and the names in files and metrics, are made.
+
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,3 +1,5 @@
+//! Buffers as ranks exchange them: filled before the sum, and copied back after it.
+
 use candle_core::{DType, Tensor, Var};
 
 use super::flat::{Flat, Layout, Slot};

@@ -1,3 +1,6 @@
+//! What an update reads and writes on the CPU: numbers in the type to compute in, in 16 bits, or in blocks of 8 bits. Rounding at random
+//! depends on parameter, step and element alone, so that neither threads nor ranks change a bit.
+
 use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

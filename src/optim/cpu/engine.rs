@@ -1,3 +1,6 @@
+//! Updates on the CPU. Large parameters come one after the other, each shared by all threads; many small ones are shared out among them. Sums
+//! are added in one order, whatever the number of threads.
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

@@ -1,3 +1,5 @@
+//! Gradients as an update on the CPU reads them: of any layout and type, scaled and clamped on the way, without a copy.
+
 use std::any::Any;
 use std::fmt::Debug;
 

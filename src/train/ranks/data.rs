@@ -1,3 +1,6 @@
+//! Which batches of which loaders a rank has in an update. Ranks compare checksums of it, and exchange the texts only where these differ, for
+//! an error that names each difference.
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Division, Fingerprint, Origin, Place};

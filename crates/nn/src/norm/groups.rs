@@ -1,3 +1,5 @@
+//! What all norms have in common: groups of neighbouring cells, their statistics, and the gradients through both.
+
 use candle_core::{Result, Tensor};
 
 use super::cells::{CellGradient, CellScaling, CellSums, Cells};

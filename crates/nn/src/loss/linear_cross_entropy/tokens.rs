@@ -1,3 +1,6 @@
+//! Targets and weights of tokens, checked where they can be read without waiting for a device, and scaled so that f16 holds the gradients of
+//! logits.
+
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::options::LinearCrossEntropy;

@@ -1,3 +1,5 @@
+//! Images and sequences in another size, by the nearest element, with gradients for any factor.
+
 use candle_core::{Device, Result, Tensor, bail};
 
 use crate::conv::widened;
