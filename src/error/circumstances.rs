@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of memory that ran out.
 ///
-/// It is found by the name of the status that the library returned:
+/// Where one of NVIDIA's libraries failed, it is found by the name of the status:
 ///
 /// | resource | statuses |
 /// |---|---|
 /// | device memory | `CUDA_ERROR_OUT_OF_MEMORY`, `cudaErrorMemoryAllocation` |
-/// | library workspace | `CUBLAS_STATUS_ALLOC_FAILED`, `CURAND_STATUS_ALLOCATION_FAILED`, `CUDNN_STATUS_ALLOC_FAILED` |
-/// | host memory | a limit on the host, `NVRTC_ERROR_OUT_OF_MEMORY` |
+/// | library workspace | `CUBLAS_STATUS_ALLOC_FAILED`, `CURAND_STATUS_ALLOCATION_FAILED`, and of cuDNN `CUDNN_STATUS_ALLOC_FAILED` and `…_DEVICE_ALLOCATION_FAILED` |
+/// | host memory | `NVRTC_ERROR_OUT_OF_MEMORY`, and of cuDNN `…_HOST_ALLOCATION_FAILED` |
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -1,4 +1,4 @@
-//! What all norms have in common: groups of neighbouring cells, their statistics, and the gradients through both.
+//! What GroupNorm and BatchNorm have in common: groups of neighbouring cells, their statistics, and the gradients through both.
 
 use candle_core::{Result, Tensor};
 

@@ -1,4 +1,4 @@
-//! Images and sequences in another size, by the nearest element, with gradients for any factor.
+//! Images and sequences in another size, by the nearest element or interpolated, with gradients for any factor.
 
 use candle_core::{Device, Result, Tensor, bail};
 
