@@ -1,7 +1,8 @@
 //! Runs a batch: each of its samples is processed once, in micro-batches of the sizes that the policy chooses.
 //!
-//! A failed attempt changes nothing but the size of the next one at the same position. The size never grows again there, so that a batch ends: with
-//! its last sample, or with one sample that does not fit. A batch whose accumulated gradients were lost begins anew, three times at most.
+//! A failed attempt leaves no trace in what is computed. The next one at the same position is smaller, or recomputes regions, or is the same once
+//! more, so that a batch ends: with its last sample, or with one sample that does not fit. A batch whose accumulated gradients were lost begins anew,
+//! three times at most.
 
 use std::cell::RefCell;
 use std::time::Instant;
