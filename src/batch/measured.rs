@@ -1,5 +1,3 @@
-//! What a piece of work takes of memory: its use at the beginning, its peak, and whether that went over a soft limit.
-
 use crate::error::{Cause, Error, MemoryReading, Phase, Resource, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 

@@ -93,7 +93,7 @@ impl fmt::Display for Phase {
 /// | [`Limit`](Self::Limit) | a higher limit, smaller micro-batches |
 /// | [`DeviceFull`](Self::DeviceFull) | smaller micro-batches, stored activations recomputed |
 /// | [`Fragmented`](Self::Fragmented) | [`recover`](crate::recover), which a trainer calls before each retry |
-/// | [`Neighbour`](Self::Neighbour) | the other process, or a limit that leaves it room |
+/// | [`Neighbour`](Self::Neighbour) | ending the other process, or a limit that leaves it room |
 /// | [`NeverFits`](Self::NeverFits) | [`nn::recompute`](crate::nn::recompute()), adapters, a smaller type |
 ///
 /// ```

@@ -1,5 +1,3 @@
-//! An exponential moving average of the parameters, around any optimizer.
-
 use std::collections::HashMap;
 
 use candle_core::backprop::GradStore;

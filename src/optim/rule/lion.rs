@@ -1,5 +1,3 @@
-//! Lion: Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675).
-
 use super::{Algorithm, HyperParameter, Range, Rates, Rule, hyper_parameters};
 use crate::optim::coded::Code;
 use crate::optim::cpu::{Elementwise, Real};
