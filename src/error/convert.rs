@@ -33,8 +33,8 @@ pub trait ErrorExt {
     ///
     /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it.
     ///
-    /// Of a text only a status name counts, such as `CUDA_ERROR_OUT_OF_MEMORY`, not the words "out of memory". The numbers of such an
-    /// exhaustion are not known: all fields of [`bytes`](ResourceExhausted::bytes) are `None`.
+    /// Where only a text is left, it counts by a status name such as `CUDA_ERROR_OUT_OF_MEMORY`, or as that of a [`ResourceExhausted`], not by
+    /// the words "out of memory". Its numbers are not known then: all fields of [`bytes`](ResourceExhausted::bytes) are `None`.
     fn resource_exhausted(&self) -> Option<ResourceExhausted>;
 
     /// The device fault that this error is or contains: no retry can succeed, and a new process has to go on.
