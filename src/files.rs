@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use atomic_write_file::AtomicWriteFile;
 
-pub(crate) use candle_headroom_environment::files::{open, text, without_links};
+pub(crate) use candle_headroom_environment::system::{open, text, without_links};
 
 /// An operation on a file or a folder of a checkpoint, or on the file of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

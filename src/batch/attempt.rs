@@ -1,3 +1,5 @@
+//! One attempt at a micro-batch: its phases, the memory that they take, and how they may fail.
+
 use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;

@@ -1,3 +1,5 @@
+//! The engine of trainers and of `process_batches`: what one of them has between two batches, and the events that it sends.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

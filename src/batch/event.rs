@@ -176,6 +176,21 @@ impl MicroBatch {
     /// [`nn::ops::dropout`](crate::nn::ops::dropout) uses it by itself: the closure runs inside of [`nn::seeded`](crate::nn::seeded)
     /// with this seed. candle's CPU backend cannot be seeded: there use the seed with a generator of your own. On CUDA, pass it to
     /// `Device::set_seed`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::batch::{BatchProcessor, Fixed};
+    ///
+    /// let x = Tensor::zeros((4, 2), DType::F32, &Device::Cpu)?;
+    /// let seeds = || {
+    ///     let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+    ///     Ok::<_, candle_headroom::Error>(processor.process(&x, |_, micro| Ok(micro.seed()))?.results)
+    /// };
+    /// let once = seeds()?;
+    /// assert_eq!(once, seeds()?); // in another run
+    /// assert_ne!(once[0], once[1]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn seed(&self) -> u64 {
         let step = mix(self.base_seed ^ mix(self.step));
         // A check compares samples together with the same samples apart.

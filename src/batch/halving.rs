@@ -1,3 +1,5 @@
+//! The policy that halves a size that does not fit, and doubles it again: it needs no model of what samples take.
+
 use super::policy::{BatchPolicy, Completed, Extent, Failed, at_least_one, taken};
 use crate::error::{MemoryReading, Result};
 

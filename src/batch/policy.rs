@@ -1,3 +1,8 @@
+//! What decides how many samples a micro-batch has, and the simplest such policy.
+//!
+//! A policy sees costs and bytes, and is told how attempts ended. It reads no clock and asks no device, so that a test can play a device, and a resumed
+//! run with the same readings chooses the same sizes.
+
 use std::fmt::Debug;
 
 use super::Plan;
@@ -113,6 +118,16 @@ impl<P: BatchPolicy + 'static> From<P> for Box<dyn BatchPolicy> {
 }
 
 /// Number of samples in a batch or micro-batch, and their total cost.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Batch;
+/// use candle_headroom::batch::Extent;
+///
+/// let tokens = Tensor::zeros((8, 128), DType::U32, &Device::Cpu)?; // [samples, tokens]
+/// assert_eq!(tokens.extent()?, Extent::new(8, 1024));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
@@ -140,6 +155,17 @@ impl Extent {
 }
 
 /// A finished micro-batch. Bytes are `None` where memory is not measured.
+///
+/// A policy of your own learns from it: `peak − before` is what the samples took.
+///
+/// ```
+/// use candle_headroom::batch::Completed;
+///
+/// let mut completed = Completed::new(16);
+/// (completed.before, completed.peak) = (Some(100 << 20), Some(900 << 20));
+/// completed.limit = Some(800 << 20);
+/// assert!(completed.is_over_limit()); // possible where a limit is soft
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Completed {
@@ -171,6 +197,19 @@ impl Completed {
 }
 
 /// A micro-batch that did not fit.
+///
+/// ```
+/// use candle_headroom::ResourceExhausted;
+/// use candle_headroom::batch::{BatchPolicy, Failed, Halving};
+/// use candle_headroom::error::{Cause, Resource};
+///
+/// // How to test a policy without a device.
+/// let mut policy = Halving::builder().start(32).build()?;
+/// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
+/// policy.failed(&Failed::new(32, &exhausted));
+/// assert_eq!(policy.size(100), 16);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Failed<'a> {
@@ -237,6 +276,12 @@ impl Fixed {
     }
 
     /// Creates the policy that does not cut batches.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Fixed};
+    ///
+    /// assert_eq!(Fixed::whole_batch().size(1000), 1000);
+    /// ```
     pub fn whole_batch() -> Self {
         Self(usize::MAX)
     }

@@ -1,3 +1,6 @@
+//! Where a loader stands, and whether its batches are still those of the run that saved the position: every difference is named with both
+//! values. How a batch is divided among ranks is a pure function of its size and the weights, so that all ranks agree without a message.
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -284,6 +287,15 @@ impl Division {
     }
 
     /// Returns the part of one rank in a batch of this many samples; none for a rank that does not exist.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// let division = Division::weighted([3, 1])?;
+    /// assert_eq!(division.part(0, 8), 0..6);
+    /// assert_eq!(division.part(1, 8), 6..8);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn part(&self, rank: usize, samples: usize) -> Range<usize> {
         match &self.weights {
             None => self.cut(rank, samples)..self.cut(rank.saturating_add(1), samples),

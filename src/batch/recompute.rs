@@ -4,6 +4,21 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 /// Whether a trainer recomputes the regions that a model marks with [`nn::recompute`](crate::nn::recompute()).
+///
+/// Every choice gives the same update; on the CPU and with the same micro-batches the same bits. A model without such regions needs none.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom::batch::Recompute;
+/// use candle_headroom::{AdamW, AdaptiveTrainer};
+/// use candle_nn::{VarBuilder, VarMap, linear};
+///
+/// let varmap = VarMap::new();
+/// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let optimizer = AdamW::builder(&varmap).build()?;
+/// let trainer = AdaptiveTrainer::builder(optimizer).recompute(Recompute::Always).build()?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Recompute {
     /// Regions are kept, like other layers.

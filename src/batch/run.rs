@@ -1,3 +1,9 @@
+//! Runs a batch: each of its samples is processed once, in micro-batches of the sizes that the policy chooses.
+//!
+//! A failed attempt leaves no trace in what is computed. The next one at the same position is smaller, or recomputes regions, or is the same once
+//! more, so that a batch ends: with its last sample, or with one sample that does not fit. A batch whose accumulated gradients were lost begins anew,
+//! three times at most.
+
 use std::time::Instant;
 
 use super::attempt::{Failure, Work};

@@ -1,3 +1,5 @@
+//! What can be cut into runs of samples: tensors, and everything that is made of them.
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Range;
@@ -118,6 +120,16 @@ impl Batch for Tensor {
 }
 
 /// A list of samples of any type, which all cost the same. A slice of it is `&[T]`.
+///
+/// ```
+/// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
+///
+/// let texts = ["one", "two", "three"];
+/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+/// let done = processor.process(&Samples(&texts), |texts, _| Ok(texts.concat()))?;
+/// assert_eq!(done.results, ["onetwo", "three"]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Samples<'s, T>(pub &'s [T]);
 
@@ -303,6 +315,18 @@ macro_rules! __impl_batch {
 }
 
 /// Any number of batches, such as tensors, that are cut alike. A slice of it is a vector of the parts' slices.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Batch;
+/// use candle_headroom::batch::Parts;
+///
+/// let views = [(8, 3), (8, 5)].map(|shape| Tensor::zeros(shape, DType::F32, &Device::Cpu));
+/// let views = views.into_iter().collect::<Result<Vec<_>, _>>()?;
+/// let slices = Parts(views).slice(0..2)?;
+/// assert_eq!(slices[1].dims(), [2, 5]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts<B>(pub Vec<B>);
 

@@ -211,6 +211,15 @@ impl Checkpoints {
     /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
     /// [`resume`](Self::resume) all ranks have them.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).open()?;
+    /// checkpoints.set("tokenizer", "bpe-32k")?;
+    /// assert_eq!(checkpoints.get::<String>("tokenizer")?.as_deref(), Some("bpe-32k"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
@@ -230,6 +239,20 @@ impl Checkpoints {
 
     /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
     /// not finite is ignored. A step that is saved again keeps its numbers.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let optimizer = Sgd::builder(vec![("w", Var::new(3f32, &Device::Cpu)?)]).build()?;
+    /// # let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).highest("accuracy").open()?;
+    /// checkpoints.metric("accuracy", 0.75); // of an evaluation
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(Checkpoint::open(saved)?.metrics()["accuracy"], 0.75);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.give(name, value);
     }

@@ -1,3 +1,6 @@
+//! The JSON files of a checkpoint: `state.json`, and the manifest, which has its own checksum. The version is read first, because another one has
+//! other fields.
+
 use std::collections::BTreeMap;
 use std::io;
 use std::io::ErrorKind::{NotADirectory, NotFound};

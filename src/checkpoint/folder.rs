@@ -1,3 +1,9 @@
+//! A run's folder: who may write there, which checkpoints it holds, and which of them are kept.
+//!
+//! The writer holds the lock on `.lock`, which the system frees for a killed process, and leaves a word in it, by which it notices a writer on a host
+//! with locks of its own. The name of an incomplete checkpoint says which process of which running system writes it: what a killed writer left is
+//! removed when the next one of the same system opens the folder, or after an hour without a change.
+
 use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
 use std::fmt;

@@ -1,3 +1,5 @@
+//! From files into parameters: everything is compared before the first one changes, and after an error all get back what they had, where that is kept.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! Continuing a run: rank 0 reads the newest intact checkpoint and sends what it holds, and the others change what they have once it has loaded it.
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;

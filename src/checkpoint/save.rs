@@ -1,3 +1,7 @@
+//! How a checkpoint is begun and how it ended, as all ranks hear of it: rank 0 writes, and its word counts for all but the signal.
+//!
+//! Of a sharded optimizer's state each rank writes its part, if rank 0 sees all of them in its folder, and otherwise all of it goes to rank 0.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! When a checkpoint is due: by updates, by the clock, and after a failure at growing distances.
+
 use std::time::{Duration, Instant};
 
 /// How often a run is saved of which nothing else was said.

@@ -1,3 +1,9 @@
+//! What a checkpoint holds, taken between two updates.
+//!
+//! The model is copied into one buffer where there is room, so that a thread can write while training goes on; otherwise its tensors are read when
+//! they are written, and training waits. The optimizer's state is a copy in any case. A model or a state above a size becomes several files with an
+//! index.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;

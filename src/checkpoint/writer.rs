@@ -1,3 +1,6 @@
+//! Writes snapshots: into a partial folder, whose files and entries are flushed before it gets its name. At most one is written in the background,
+//! and its buffer serves the next.
+
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 

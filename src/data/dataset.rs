@@ -101,6 +101,14 @@ macro_rules! pointer {
 pointer!(&D, Box<D>, Arc<D>);
 
 /// A list of samples in memory. Its name is that of its type: name the [loader](super::LoaderBuilder::name) by its data.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Items};
+///
+/// let words = Items(vec!["one", "two"]);
+/// assert_eq!((words.len(), words.get(1)?), (2, "two"));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items<T>(pub Vec<T>);
 
@@ -118,6 +126,14 @@ impl<T: Clone + Send + Sync> Dataset for Items<T> {
 }
 
 /// Several datasets one after the other; the parts of a [mixture](super::LoaderBuilder::mixture).
+///
+/// ```
+/// use candle_headroom::data::{Concat, Dataset, Items};
+///
+/// let all = Concat(vec![Items(vec![1, 2, 3]), Items(vec![10, 20])]);
+/// assert_eq!((all.len(), all.get(3)?), (5, 10));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Concat<D>(pub Vec<D>);
 

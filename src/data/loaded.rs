@@ -12,6 +12,19 @@ use crate::error::Result;
 ///
 /// A batch with fewer samples than ranks leaves some ranks none, and so does one of whose samples a rank could read none. Such a rank gets an [empty](Self::is_empty) batch all the same, so that it
 /// takes part in the update: its tensors are those of one sample, cut to 0 along the first dimension.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use candle_headroom::data::{Items, Loader};
+/// # use candle_headroom::error::BoxedError;
+/// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+/// let loaded = loader.next().expect("a batch")?;
+/// assert_eq!(loaded.dims(), [4]); // of the tensor
+/// assert_eq!((loaded.epoch, loaded.indices.as_slice()), (0, &[0, 1, 2, 3][..]));
+/// let batch: Tensor = loaded.into_inner();
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Loaded<B> {

@@ -1,4 +1,5 @@
-//! The order of samples as a function: no list of them is kept, however many there are. And how they are cut into batches.
+//! The order of samples as a function: no list of them is kept, however many there are. And how they are cut into batches,
+//! within windows of an epoch, so that a batch is found by its place, without those before.
 
 use crate::error::{Result, invalid};
 use crate::mix::mix;

@@ -1,3 +1,6 @@
+//! How a group is opened: what the launcher says of this process, where the ranks meet (through MPI, or where rank 0 listens), and which of them
+//! share a machine.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,6 @@
+//! Which engine moves tensors of a device: NCCL for GPUs if all ranks have it, MPI by way of the host's memory otherwise, or an error with the
+//! reason.
+
 use std::sync::Arc;
 
 use candle_core::Device;

@@ -104,6 +104,15 @@ impl Group {
     }
 
     /// Returns this rank's part of `samples` samples, divided evenly and in order.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let share = group.share(1000); // of 4 ranks, rank 1 has 250..500
+    /// println!("rank {} of {}: samples {share:?}", group.rank(), group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn share(&self, samples: usize) -> Range<usize> {
         let (rank, size) = (self.rank() as u128, self.size() as u128);
         let at = |rank: u128| (samples as u128 * rank / size) as usize;
@@ -111,6 +120,15 @@ impl Group {
     }
 
     /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let words = group.gather(format!("rank {} is ready", group.rank()).as_bytes())?;
+    /// assert_eq!(words.len(), group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GroupError`] for a lost rank; a rank that called something else ([`is_group`](Error::is_group)).
@@ -263,6 +281,18 @@ impl Group {
     ///
     /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// // The number of right answers, and of all, on this rank.
+    /// let own = Tensor::new(&[90f32, 100.], &Device::Cpu)?;
+    /// let all = group.sum(&own)?.to_vec1::<f32>()?;
+    /// println!("accuracy {:.3}", all[0] / all[1]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
     /// ([`is_group`](Error::is_group)). Errors from candle, which a tensor of another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
@@ -296,6 +326,17 @@ impl Group {
 
     /// Replaces the values of this tensor by rank `from`'s, on all ranks. It is contiguous, such as a [`Var`](candle_core::Var), and has one shape and
     /// type on all ranks, which give the same `from`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let table = Var::ones((8, 4), DType::F32, &Device::Cpu)?;
+    /// // … rank 0 reads it from a file …
+    /// group.broadcast(&table, 0)?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a

@@ -7,6 +7,14 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 /// The kind of memory that ran out.
+///
+/// Where one of NVIDIA's libraries failed, it is found by the name of the status:
+///
+/// | resource | statuses |
+/// |---|---|
+/// | device memory | `CUDA_ERROR_OUT_OF_MEMORY`, `cudaErrorMemoryAllocation` |
+/// | library workspace | `CUBLAS_STATUS_ALLOC_FAILED`, `CURAND_STATUS_ALLOCATION_FAILED`, and of cuDNN `CUDNN_STATUS_ALLOC_FAILED` and `…_DEVICE_ALLOCATION_FAILED` |
+/// | host memory | `NVRTC_ERROR_OUT_OF_MEMORY`, and of cuDNN `…_HOST_ALLOCATION_FAILED` |
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -40,6 +48,14 @@ impl fmt::Display for Resource {
 }
 
 /// The part of a step in which memory ran out.
+///
+/// `{}` and files have it in snake case:
+///
+/// ```
+/// use candle_headroom::error::Phase;
+///
+/// assert_eq!(Phase::Backward.to_string(), "backward");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -71,6 +87,20 @@ impl fmt::Display for Phase {
 }
 
 /// Why memory ran out.
+///
+/// | cause | what usually helps |
+/// |---|---|
+/// | [`Limit`](Self::Limit) | a higher limit, smaller micro-batches |
+/// | [`DeviceFull`](Self::DeviceFull) | smaller micro-batches, stored activations recomputed |
+/// | [`Fragmented`](Self::Fragmented) | [`recover`](crate::recover), which a trainer calls before each retry |
+/// | [`Neighbour`](Self::Neighbour) | ending the other process, or a limit that leaves it room |
+/// | [`NeverFits`](Self::NeverFits) | [`nn::recompute`](crate::nn::recompute()), adapters, a smaller type |
+///
+/// ```
+/// use candle_headroom::error::Cause;
+///
+/// assert_eq!(Cause::Neighbour.to_string(), "another process holds the memory");
+/// ```
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -130,7 +160,14 @@ impl Holding {
     }
 }
 
-/// One thing that would help.
+/// One thing that would help. `{}` is the advice, with the bytes where they are known.
+///
+/// ```
+/// use candle_headroom::error::Remedy;
+///
+/// let remedy = Remedy::new("train in bf16", Some(1 << 30));
+/// assert_eq!(remedy.to_string(), "train in bf16 (saves about 1.0 GiB)");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Remedy {

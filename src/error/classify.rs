@@ -36,14 +36,33 @@ pub trait ErrorExt {
     /// The exhaustion that this error is or contains.
     ///
     /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it.
+    ///
+    /// Where only a text is left, it counts by a status name such as `CUDA_ERROR_OUT_OF_MEMORY`, or as that of a [`ResourceExhausted`], not by
+    /// the words "out of memory". Its numbers are not known then: all fields of [`bytes`](ResourceExhausted::bytes) are `None`.
     fn resource_exhausted(&self) -> Option<ResourceExhausted>;
 
-    /// The device fault that this error is or contains.
+    /// The device fault that this error is or contains: no retry can succeed, and a new process has to go on.
+    ///
+    /// ```
+    /// use candle_headroom::ErrorExt;
+    ///
+    /// let text = "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")";
+    /// let fault = candle_core::Error::msg(text).device_fault().expect("a sticky fault");
+    /// assert_eq!((fault.name, fault.code), ("CUDA_ERROR_ILLEGAL_ADDRESS", 700));
+    /// ```
     fn device_fault(&self) -> Option<DeviceFault>;
 
     /// The remedy for the CUDA driver's status that this error is or contains, such as a driver older than the kernels; from the
     /// table of [`Environment::check`](crate::Environment::check). `None` for an unknown status and for exhaustions, which have
     /// remedies of their own.
+    ///
+    /// ```
+    /// use candle_headroom::ErrorExt;
+    ///
+    /// let text = "DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"unsupported toolchain\")";
+    /// let error = candle_core::Error::msg(text);
+    /// println!("{error}: {}", error.remedy().expect("a status of the table"));
+    /// ```
     fn remedy(&self) -> Option<&'static str>;
 }
 
@@ -82,6 +101,22 @@ impl Error {
     ///
     /// An exhaustion or a device fault inside it is treated as such; any other error comes back from the trainer at once.
     /// [`downcast_ref`](Self::downcast_ref) and [`downcast`](Self::downcast) give it back with its type.
+    ///
+    /// ```
+    /// use std::num::ParseIntError;
+    ///
+    /// use candle_headroom::Error;
+    ///
+    /// // What a closure of `trainer.step` returns, which has candle's result.
+    /// fn label(text: &str) -> candle_core::Result<u32> {
+    ///     let label = text.parse::<u32>().map_err(Error::external)?;
+    ///     Ok(label)
+    /// }
+    ///
+    /// let error = Error::from(label("12x").unwrap_err());
+    /// let own: ParseIntError = error.downcast().expect("the closure's own error");
+    /// assert_eq!(own.to_string(), "invalid digit found in string");
+    /// ```
     pub fn external(error: impl Into<BoxedError>) -> Self {
         let error = match error.into().downcast::<Self>() {
             Ok(own) => return *own,
@@ -99,6 +134,15 @@ impl Error {
     }
 
     /// The error of type `T` inside this one, outermost first, through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `source()`.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    ///
+    /// let missing = std::fs::read("there is no such file").unwrap_err();
+    /// let error = Error::external(missing);
+    /// let found = error.downcast_ref::<std::io::Error>().expect("the cause");
+    /// assert_eq!(found.kind(), std::io::ErrorKind::NotFound);
+    /// ```
     pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
         chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))
     }

@@ -101,6 +101,21 @@ impl Class {
 ///
 /// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device
 /// handles after a sticky fault can panic inside `cudarc`.
+///
+/// The numbers and names are those of `CUresult` in the [CUDA driver API](https://docs.nvidia.com/cuda/cuda-driver-api).
+///
+/// ```
+/// use candle_headroom::{Error, Result};
+///
+/// /// Whether a supervisor should start the program again.
+/// fn needs_a_new_process<T>(result: &Result<T>) -> bool {
+///     matches!(result, Err(Error::DeviceFault(_)))
+/// }
+///
+/// let text = "DriverError(CUDA_ERROR_ECC_UNCORRECTABLE, \"uncorrectable ECC error encountered\")";
+/// let result: Result<()> = Err(candle_core::Error::msg(text).into());
+/// assert!(needs_a_new_process(&result));
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceFault {

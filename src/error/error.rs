@@ -15,7 +15,7 @@ use super::unreached::UnreachedParameters;
 #[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
 
-/// This crate's result.
+/// This crate's result. With two types it is the standard library's, so that it can be imported in its place.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong in this crate.
@@ -143,6 +143,16 @@ impl Error {
     /// The exhaustion, if this error is one: nothing has changed, and less work may fit.
     ///
     /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it; check `reason`.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    /// use candle_headroom::error::Resource;
+    ///
+    /// let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+    /// let error = Error::from(candle_core::Error::msg(text));
+    /// let exhausted = error.resource_exhausted().expect("an exhaustion");
+    /// assert_eq!(exhausted.resource, Resource::DeviceMemory);
+    /// ```
     pub fn resource_exhausted(&self) -> Option<&ResourceExhausted> {
         match self {
             Self::ResourceExhausted(exhausted) => Some(exhausted),
@@ -175,6 +185,23 @@ pub(super) const INTERRUPTED: &str = "the optimizer was interrupted during an up
 /// The accumulated gradients were lost: a batch failed after something of it was added, the update could not begin, or the call
 /// before panicked. Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the
 /// whole batch restarts the step by itself if the reason is an exhaustion.
+///
+/// ```
+/// use candle_headroom::Error;
+/// use candle_headroom::error::WindowLost;
+///
+/// /// The sample from which a loop of your own goes on, if it has read `position` samples and the last batch has `batch`.
+/// fn repeat_from(error: &Error, position: usize, batch: usize) -> Option<usize> {
+///     match error {
+///         Error::WindowLost(lost) => Some(position - batch - lost.samples),
+///         _ => None,
+///     }
+/// }
+///
+/// let reason = candle_core::Error::msg("the backward pass failed");
+/// let error = Error::from(WindowLost::new(48, reason));
+/// assert_eq!(repeat_from(&error, 480, 16), Some(416));
+/// ```
 #[derive(thiserror::Error)]
 #[error(
     "the gradients of {samples} samples {}: run them again, and the batch that failed ({reason})",

@@ -68,6 +68,8 @@ pub struct ResourceExhausted {
 pub(super) type Source = Arc<candle_core::Error>;
 
 /// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
+///
+/// On the host `reserved` is `None`, because there is no pool, and on a device that nobody counts all fields are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -90,6 +92,17 @@ pub struct MemoryReading {
 
 impl MemoryReading {
     /// Bytes taken on the device outside the program's pool: on a GPU by NVIDIA's contexts and libraries as well as other processes.
+    ///
+    /// `total − free − reserved`; `None` if one of them is not known, as on the host.
+    ///
+    /// ```
+    /// use candle_headroom::error::MemoryReading;
+    ///
+    /// let mut reading = MemoryReading::default();
+    /// (reading.total, reading.free) = (Some(24 << 30), Some(4 << 30));
+    /// reading.reserved = Some(15 << 30);
+    /// assert_eq!(reading.others(), Some(5 << 30));
+    /// ```
     pub fn others(&self) -> Option<u64> {
         let taken = self.total?.checked_sub(self.free?)?;
         taken.checked_sub(self.reserved?)
@@ -97,7 +110,17 @@ impl MemoryReading {
 }
 
 impl ResourceExhausted {
-    /// An exhaustion of which nothing else is known.
+    /// An exhaustion of which nothing else is known, for an allocator or a library of your own that refuses memory. A trainer that finds it
+    /// in a closure's error retries as after any other, and fills in what it knows.
+    ///
+    /// ```
+    /// use candle_headroom::error::{Cause, Resource};
+    /// use candle_headroom::{ErrorExt, ResourceExhausted};
+    ///
+    /// let refused = ResourceExhausted::new(Resource::PinnedMemory, Cause::Unknown);
+    /// let error = candle_core::Error::from(refused); // by `?` in a closure
+    /// assert_eq!(error.resource_exhausted().unwrap().resource, Resource::PinnedMemory);
+    /// ```
     pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
             resource,
@@ -110,6 +133,21 @@ impl ResourceExhausted {
     ///
     /// Smaller micro-batches save what the policy's model predicts, or half of what the failed one took. A trainer adds what its
     /// optimizer could do without: other moments, another algorithm, frozen parameters.
+    ///
+    /// ```
+    /// use candle_headroom::ResourceExhausted;
+    /// use candle_headroom::error::{Cause, Remedy, Resource};
+    ///
+    /// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+    /// exhausted.remedies = vec![
+    ///     Remedy::new("raise the limit", None),
+    ///     Remedy::new("train in bf16", Some(1 << 30)),
+    ///     Remedy::new("halve the micro-batch", Some(3 << 30)),
+    /// ];
+    /// let ranked: Vec<_> = exhausted.ranked_remedies().map(ToString::to_string).collect();
+    /// assert_eq!(ranked[0], "halve the micro-batch (saves about 3.0 GiB)");
+    /// assert_eq!(ranked[2], "raise the limit");
+    /// ```
     pub fn ranked_remedies(&self) -> impl Iterator<Item = &Remedy> {
         let mut remedies: Vec<&Remedy> = self.remedies.iter().collect();
         remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));

@@ -73,6 +73,16 @@ pub enum CutCause {
 /// A limit on a device's memory that cannot be set, and that a program can do something about. Nothing has changed.
 ///
 /// Other errors about memory are [`Invalid`](super::Invalid); [`Error::is_memory`](super::Error::is_memory) holds for both.
+///
+/// ```
+/// use candle_headroom::error::MemoryError;
+/// use candle_headroom::{ByteSize, DeviceMemory, Error};
+///
+/// // This program has no tracking allocator.
+/// let error = DeviceMemory::host().limit(ByteSize::gib(1)).open().unwrap_err();
+/// assert!(error.is_memory());
+/// assert!(matches!(error, Error::Memory(memory) if *memory == MemoryError::AllocatorNotInstalled));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -93,6 +103,9 @@ pub enum MemoryError {
 }
 
 /// Saved state does not fit the optimizer; everything that does not fit is listed. Nothing has changed.
+///
+/// Names are those of the [`StateDict`](crate::optim::StateDict). A parameter that was renamed is missing by its new name and unexpected by
+/// its old one; the state of another optimizer lacks the tensors that this one needs.
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
 #[error(
     "the saved state does not fit this optimizer{}{}{}",

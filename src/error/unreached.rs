@@ -78,6 +78,14 @@ impl UnreachedParameters {
     ];
 
     /// Parameters without a gradient, and the other trainable ones.
+    ///
+    /// ```
+    /// use candle_headroom::error::UnreachedParameters;
+    ///
+    /// let unreached = UnreachedParameters::new(["encoder.weight"], ["head.bias", "head.weight"]);
+    /// assert_eq!(unreached.trainable(), 3);
+    /// println!("{unreached:#}"); // with the likely reasons and the remedies
+    /// ```
     pub fn new<N: Into<String>>(
         names: impl IntoIterator<Item = N>,
         others: impl IntoIterator<Item = N>,

@@ -41,6 +41,15 @@ impl Incidents {
     }
 
     /// Reads the lines of a text.
+    ///
+    /// ```
+    /// use candle_headroom::incident::Incidents;
+    ///
+    /// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "grown", "text": "8 samples, then 16"}"#;
+    /// let incidents = Incidents::parse(&format!("{line}\n{{\"taken_unix"));
+    /// assert_eq!((incidents.list.len(), incidents.unreadable), (1, 1)); // the last line is incomplete
+    /// println!("{}", incidents.summary());
+    /// ```
     pub fn parse(text: &str) -> Self {
         let mut incidents = Self::default();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {

@@ -121,6 +121,18 @@ impl LayerMemory {
     }
 
     /// Measures a step of a loop of your own: forward pass, backward pass and update.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let gradients = layers.measure(|| w.sqr()?.backward())?; // and the update
+    /// assert!(gradients.get(&w).is_some());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn measure<T>(&self, step: impl FnOnce() -> T) -> T {
         let _measured = self.shared.is_active().then(measured);
         // Regions that the step recomputes are told apart.

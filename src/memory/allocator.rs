@@ -46,7 +46,16 @@ impl TrackingAllocator<System> {
 }
 
 impl<A> TrackingAllocator<A> {
-    /// Wraps `inner`, for example another crate's allocator.
+    /// Wraps `inner`, for example another crate's allocator, which serves every request as before.
+    ///
+    /// ```
+    /// use std::alloc::System;
+    ///
+    /// use candle_headroom::TrackingAllocator;
+    ///
+    /// // As a `#[global_allocator]` of the program; in place of `System`, `mimalloc::MiMalloc` for example.
+    /// static ALLOCATOR: TrackingAllocator<System> = TrackingAllocator::new(System);
+    /// ```
     pub const fn new(inner: A) -> Self {
         Self { inner }
     }

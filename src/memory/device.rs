@@ -1,3 +1,8 @@
+//! [`DeviceMemory`]: the handles of a device share its limit, its peaks, and the turns that trainers take.
+//!
+//! What a device can count and enforce is its `Backing`: the counting allocator on the host, a pool on a GPU. Peaks are kept here, because both have
+//! one running peak only: it goes into all open scopes whenever one of them begins or is read.
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -98,17 +103,54 @@ impl DeviceMemory {
     }
 
     /// The device to create tensors on.
+    ///
+    /// Create the model on it and not on a second `Device::new_cuda`: candle does not combine tensors of two devices that were created
+    /// separately, even on one GPU.
+    ///
+    /// ```
+    /// use candle_core::{DType, Tensor};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, memory.device())?;
+    /// assert!(x.device().is_cpu());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
-    /// The limit in bytes, if one is set.
+    /// The limit in bytes, if one is set: what [`Limit::Fraction`] and [`Limit::Auto`] came to when it was set. It does not follow the
+    /// memory that becomes free later.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// assert_eq!(memory.limit(), None); // unlimited by default
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn limit(&self) -> Option<u64> {
         self.shared.limit.lock().bytes
     }
 
     /// Raises or lowers the limit for every handle of this device. Trainers follow at their next micro-batch. On a GPU a hard limit
     /// stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
+    ///
+    /// It waits for the work that is queued on the device. A limit below the bytes in use is
+    /// [`MemoryError::BelowUse`](crate::error::MemoryError::BelowUse), which has both numbers; drop tensors first, or ask for more.
+    ///
+    /// ```no_run
+    /// use candle_headroom::memory::Limit;
+    /// use candle_headroom::{ByteSize, DeviceMemory};
+    ///
+    /// let memory = DeviceMemory::cuda(0).limit(ByteSize::gib(20)).open()?;
+    /// // Another job begins on the same GPU: make room for it, and take it back later.
+    /// memory.set_limit(ByteSize::gib(8))?;
+    /// memory.trim()?;
+    /// memory.set_limit(Limit::Fraction(0.9))?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As when the memory is opened ([`is_memory`](crate::Error::is_memory)), and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is
@@ -130,13 +172,29 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Bytes in use now; `None` if they are not counted.
+    /// Bytes in use now; `None` if they are not counted, as on the host without a [`TrackingAllocator`](super::TrackingAllocator).
+    ///
+    /// On a GPU these are the tensors of the pool, not what other libraries hold. It is cheap enough for every micro-batch: nothing waits
+    /// for the device.
     pub fn in_use(&self) -> Option<u64> {
         self.shared.backing.usage().in_use
     }
 
     /// Whether `bytes` more would stay within the limit and the free memory of the machine or GPU; `None` if neither is known. It is an
-    /// estimate: others allocate too, and free memory may be fragmented.
+    /// estimate: others allocate too, and free memory may be fragmented. The pool's unused memory counts as free.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// // 8192 x 8192 numbers of 4 bytes.
+    /// let table = 8192 * 8192 * 4;
+    /// match memory.would_fit(table) {
+    ///     Some(false) => println!("take a smaller table"),
+    ///     Some(true) | None => {} // it may fit: try, and be ready for an error
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn would_fit(&self, bytes: u64) -> Option<bool> {
         let stats = self.stats();
         let limited = stats.in_use.zip(stats.limit);
@@ -148,6 +206,16 @@ impl DeviceMemory {
     }
 
     /// All figures. It reads files of the operating system or asks the driver: call it between steps, not between operations.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// let stats = memory.stats();
+    /// assert_eq!(stats.reserved, None); // the host has no pool
+    /// println!("{stats}"); // in use 61.2 MiB, peak 80.0 MiB, no limit; `n/a` without the tracking allocator
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn stats(&self) -> MemoryStats {
         let (peak, limit) = (self.collect_peak(), self.limit());
         let stats = self.shared.backing.stats();
@@ -159,7 +227,21 @@ impl DeviceMemory {
         }
     }
 
-    /// Measures the peak from now on, while the scope lives.
+    /// Measures the peak from now on, while the scope lives: what one forward pass or one function takes at most, whatever ran before.
+    ///
+    /// ```
+    /// use candle_core::{DType, Tensor};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// let scope = memory.peak_scope();
+    /// let x = Tensor::ones((256, 256), DType::F32, memory.device())?;
+    /// x.matmul(&x)?.sum_all()?;
+    /// if let (Some(before), Some(peak)) = (scope.start(), scope.peak()) {
+    ///     println!("{} bytes more at the peak than before", peak - before);
+    /// } // else the program has no tracking allocator
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn peak_scope(&self) -> PeakScope {
         let start = self.in_use();
         let highest = Arc::new(AtomicU64::new(start.unwrap_or(0)));
@@ -185,7 +267,20 @@ impl DeviceMemory {
         peaks.overall
     }
 
-    /// Restarts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] at the present use. Open scopes keep their peaks.
+    /// Restarts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] at the present use, for a figure of each epoch for example. Open
+    /// scopes keep their peaks. It acts on all handles of the device.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// for epoch in 0..3 {
+    ///     memory.reset_peak();
+    ///     // … train …
+    ///     println!("epoch {epoch}: {}", memory.stats());
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reset_peak(&self) {
         self.collect_peak();
         self.shared.peaks.lock().overall = 0;
@@ -194,6 +289,18 @@ impl DeviceMemory {
 
     /// Waits for the queued work, and returns the pool's unused memory to the device; on the host, what glibc keeps
     /// for reuse to the system ([`return_freed`](super::HostMemoryBuilder::return_freed)).
+    ///
+    /// Call it where a program pauses and others may use the device. In a training loop it costs a wait, and the next step takes the
+    /// memory from the driver again.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// // … an evaluation, whose tensors are dropped …
+    /// memory.trim()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost.
@@ -204,6 +311,16 @@ impl DeviceMemory {
 
     /// Bytes in use, reserved and allowed now, for a [`BatchPolicy`](crate::batch::BatchPolicy) to plan with. It only reads: no pool is
     /// created, trimmed or switched, and nothing waits for the device.
+    ///
+    /// Its other fields are `None`: the driver and the operating system are not asked, as [`stats`](Self::stats) does.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let reading = DeviceMemory::host().open()?.reading();
+    /// assert_eq!((reading.limit, reading.free), (None, None));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reading(&self) -> MemoryReading {
         MemoryReading {
             limit: self.limit(),
@@ -228,7 +345,7 @@ impl PeakScope {
         &self.memory
     }
 
-    /// Bytes in use when the scope began.
+    /// Bytes in use when the scope began; `None` if they are not counted.
     pub fn start(&self) -> Option<u64> {
         self.start
     }
@@ -243,6 +360,9 @@ impl PeakScope {
     }
 
     /// The highest use since the scope began, in bytes; `None` if it is not counted.
+    ///
+    /// It is the use of the whole process on the device, what was held before included: subtract [`start`](Self::start) for what the
+    /// work took. On the host it is exact within [`PEAK_ERROR`](super::PEAK_ERROR) bytes. It may be read several times.
     pub fn peak(&self) -> Option<u64> {
         self.memory.collect_peak();
         self.start.map(|_| self.highest.load(Relaxed))

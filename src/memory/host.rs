@@ -24,6 +24,9 @@ static HOST: LazyLock<DeviceMemory> =
     LazyLock::new(|| DeviceMemory::new(Device::Cpu, Box::new(Host), CurrentLimit::default()));
 
 /// Options for opening the host's memory; from [`DeviceMemory::host`].
+///
+/// A limit needs a [`TrackingAllocator`](super::TrackingAllocator). It is soft: allocations over it succeed, and trainers make the
+/// micro-batch smaller when the use has gone over it. [`DeviceMemory`] has an example.
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "call `open()`"]
 pub struct HostMemoryBuilder {
@@ -41,7 +44,7 @@ impl DeviceMemory {
 }
 
 impl HostMemoryBuilder {
-    /// Limits the process's use; unlimited by default.
+    /// Limits the process's use; unlimited by default. It counts all live bytes of the process, not candle's alone.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self

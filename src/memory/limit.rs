@@ -1,3 +1,5 @@
+//! Limits, how memory grows, and the figures of a device. A limit is resolved to bytes once, when it is set.
+
 use std::fmt;
 
 use bytesize::ByteSize;
@@ -14,6 +16,16 @@ pub const AUTO_FRACTION: f64 = 0.8;
 pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
 /// The memory that a program may use.
+///
+/// A number of bytes, as [`u64`] or [`ByteSize`], converts into it. A fraction outside (0, 1] is refused when the limit is set.
+///
+/// ```
+/// use candle_headroom::ByteSize;
+/// use candle_headroom::memory::Limit;
+///
+/// assert_eq!(Limit::from(ByteSize::gib(8)), Limit::from(8u64 << 30));
+/// assert_eq!(Limit::default(), Limit::Unlimited);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -32,6 +44,24 @@ pub enum Limit {
 }
 
 /// When the pool of a GPU takes memory from the driver, and when it returns it.
+///
+/// | | takes memory | returns it | in TensorFlow |
+/// |---|---|---|---|
+/// | [`OnDemand`](Self::OnDemand) | when it is needed | by [`trim`](super::DeviceMemory::trim) | `set_memory_growth(gpu, True)` |
+/// | [`Preallocate`](Self::Preallocate) | at once | by [`trim`](super::DeviceMemory::trim) | the default |
+/// | [`ReturnAtSync`](Self::ReturnAtSync) | when it is needed | at every synchronization | – |
+///
+/// A limit may be set with each of them.
+///
+/// ```no_run
+/// use candle_headroom::memory::Growth;
+/// use candle_headroom::{ByteSize, DeviceMemory};
+///
+/// // Nobody else can take these 16 GiB while the program runs.
+/// let builder = DeviceMemory::cuda(0).growth(Growth::Preallocate);
+/// let memory = builder.limit(ByteSize::gib(16)).open()?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Growth {
@@ -98,6 +128,20 @@ impl From<ByteSize> for Limit {
 }
 
 /// A device's memory at one moment, in bytes. Unknown figures are `None`, never 0.
+///
+/// `{}` is one line. On a GPU `reserved` is what other programs see as taken by this one's pool, and `in_use` is the part of it that
+/// tensors hold:
+///
+/// ```
+/// use candle_headroom::memory::MemoryStats;
+///
+/// let mut stats = MemoryStats::default();
+/// (stats.in_use, stats.peak) = (Some(3 << 30), Some(5 << 30));
+/// (stats.reserved, stats.limit) = (Some(6 << 30), Some(8 << 30));
+/// let shown = "in use 3.0 GiB, peak 5.0 GiB, reserved 6.0 GiB, limit 8.0 GiB";
+/// assert_eq!(stats.to_string(), shown);
+/// assert_eq!(stats.fragmentation(), Some(3 << 30));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -133,7 +177,10 @@ pub enum Enforcement {
 }
 
 impl MemoryStats {
-    /// Bytes that the pool holds unused: kept for reuse, or in pieces between used blocks.
+    /// Bytes that the pool holds unused: kept for reuse, or in pieces between used blocks; `None` on the host.
+    ///
+    /// Right after a large tensor was dropped this is memory ready for the next one. If it stays large while allocations fail, it lies in
+    /// pieces, and [`recover`](super::recover) or [`trim`](super::DeviceMemory::trim) gives it back.
     pub fn fragmentation(&self) -> Option<u64> {
         Some(self.reserved?.saturating_sub(self.in_use?))
     }

@@ -8,7 +8,7 @@ mod device;
 mod host;
 mod limit;
 
-pub(crate) use crate::environment::memory::SystemMemory;
+pub(crate) use crate::environment::system::SystemMemory;
 pub use allocator::{PEAK_ERROR, TrackingAllocator};
 pub use cuda::{CudaMemoryBuilder, recover};
 #[cfg(feature = "cuda")]

@@ -11,7 +11,8 @@ use nvml_wrapper::error::NvmlError;
 use super::sample::{Health, HeldDown, Sample};
 use super::source::{Looker, Source, is_due};
 use crate::environment::facts;
-use crate::environment::nvml::{self, Device, Field, Library, Nvml, Processes, knows_processes};
+use crate::environment::nvml::{self, Device, Field, Nvml, Processes, knows_processes};
+use crate::environment::patience::Trusted;
 
 /// The time between two attempts to find a lost GPU.
 const RETRY: Duration = Duration::from_secs(2);
@@ -20,15 +21,12 @@ const RETRY: Duration = Duration::from_secs(2);
 const CLOSE: Duration = Duration::from_secs(1);
 
 /// All GPUs that NVML lists, in CUDA's order where it is known; or why there are none.
-pub(super) fn open(
-    library: &Arc<Library>,
-    interval: Duration,
-) -> Result<Vec<(Source, Looker)>, String> {
+pub(super) fn open(library: &Trusted, interval: Duration) -> Result<Vec<(Source, Looker)>, String> {
     let describe = |code| match facts::nvml(code) {
         Some(status) => format!("NVML: {} ({})", status.name, status.cause),
         None => format!("NVML: return code {code}"),
     };
-    let nvml = library.begin().map_err(describe)?;
+    let nvml = Nvml::begin(library).map_err(describe)?;
     let count = nvml.ask(|nvml| nvml.device_count()).map_err(describe)?;
     let gpus = (0..count).filter_map(|index| {
         // The UUID of a GPU that cannot be reached now is not known, so it could not be found later.
@@ -48,7 +46,7 @@ pub(super) fn open(
     let ordered = in_order(gpus, &cuda_uuids()).into_iter().enumerate();
     let opened = ordered.filter_map(|(index, source)| {
         let uuid = source.uuid.clone()?;
-        let looker = looker(Arc::clone(library), uuid, index, interval);
+        let looker = looker(library.clone(), uuid, index, interval);
         Some((source, looker))
     });
     Ok(opened.collect())
@@ -90,14 +88,14 @@ fn cuda_uuids() -> Vec<String> {
 }
 
 /// Samples one GPU, which it finds by its UUID, also after it was lost.
-fn looker(library: Arc<Library>, uuid: String, index: usize, interval: Duration) -> Looker {
+fn looker(library: Trusted, uuid: String, index: usize, interval: Duration) -> Looker {
     let mut session: Option<Session> = None;
     let (mut retry_at, mut close_at) = (Duration::ZERO, Duration::ZERO);
     // Reading PCIe traffic takes 40 ms, so the GPUs do it in different rounds.
     let mut offset = CLOSE / 8 * (index as u32 % 8);
     Box::new(move |sample| {
         if session.is_none() && is_due(&mut retry_at, sample.at, RETRY, interval) {
-            let nvml = library.begin();
+            let nvml = Nvml::begin(&library);
             session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &uuid));
         }
         let health = match &mut session {

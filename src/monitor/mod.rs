@@ -24,8 +24,8 @@ pub(crate) use worker::Samples;
 
 use crate::batch::{EventKind, Observer, TrainingEvent};
 use crate::distributed::Group;
-use crate::environment::nvml::{Library, installed, within};
-use crate::environment::patience::Trusted;
+use crate::environment::nvml::{NAMES, installed, within};
+use crate::environment::patience::{Trusted, load_first};
 use crate::error::{Result, invalid};
 use sinks::Output;
 use source::Waited;
@@ -127,6 +127,19 @@ impl Monitor {
     }
 
     /// The kept samples of the source with this index, oldest first; empty if there is no such source.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::Monitor;
+    ///
+    /// let monitor = Monitor::builder().interval(Duration::from_millis(20)).history(100).start()?;
+    /// let host = monitor.sources().len() - 1; // the last source
+    /// for sample in monitor.history(host) {
+    ///     println!("{:?}: {sample}", sample.at);
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn history(&self, source: usize) -> Vec<Sample> {
         let rings = self.worker.samples.rings.lock();
         rings.get(source).into_iter().flatten().copied().collect()
@@ -220,8 +233,9 @@ impl MonitorBuilder {
         }
         let (libraries, interval) = (self.libraries, self.interval);
         let opened = within(PATIENCE, move || {
-            let library = Library::load(&libraries, PATIENCE / 2);
-            gpu::open(&library.map_err(|error| error.to_string())?, interval)
+            let loaded = load_first(&libraries, NAMES[0], PATIENCE / 2);
+            let (library, _) = loaded.map_err(|error| error.to_string())?;
+            gpu::open(&library, interval)
         });
         let opened = opened.unwrap_or_else(|| Err("NVML does not answer".to_owned()));
         let without_gpus = opened.as_ref().err().cloned();

@@ -1,7 +1,9 @@
+//! The values of a sample, in one list, from which its fields, and the names in files and metrics, are made.
+
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::environment::{Severity, facts};
+use crate::environment::{Severity, nvml};
 use crate::memory::bytes_text;
 
 /// Defines [`Sample`] and the names of its values in files and metrics.
@@ -141,15 +143,15 @@ impl HeldDown {
 
     /// Whether one of the reasons is heat, a power brake or a hardware slowdown. A power cap is normal under load and does not count.
     pub fn is_harmful(self) -> bool {
-        facts::clock_reasons(self.0).any(|(_, severity, _)| *severity >= Severity::Warning)
+        nvml::clock_reasons(self.0).any(|(_, severity, _)| *severity >= Severity::Warning)
     }
 }
 
 impl fmt::Display for HeldDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = facts::clock_reasons(self.0);
+        let known = nvml::clock_reasons(self.0);
         let mut reasons: Vec<_> = known.map(|(.., text)| (*text).to_owned()).collect();
-        let unknown = facts::unknown_clock_reasons(self.0);
+        let unknown = nvml::unknown_clock_reasons(self.0);
         if unknown != 0 {
             reasons.push(format!("unknown reason {unknown:#x}"));
         }

@@ -1,3 +1,5 @@
+//! Where samples go: files that are rotated, closures, and anything else that writes. A sink that panics is dropped, and the monitor goes on.
+
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

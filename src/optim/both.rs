@@ -1,3 +1,5 @@
+//! Two optimizers as one: the checks of both come before the first one moves a parameter.
+
 use std::collections::{BTreeMap, HashSet};
 
 use candle_core::Tensor;

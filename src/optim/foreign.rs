@@ -1,3 +1,5 @@
+//! Any optimizer of candle in a trainer, with what it cannot do: undo half an update, and save its state.
+
 use std::sync::Once;
 
 use candle_core::backprop::GradStore;

@@ -1,3 +1,5 @@
+//! Parameters with their names, and the options that groups of them have. Saved state finds a parameter by its name.
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -60,6 +62,13 @@ pub struct Group {
 }
 
 /// Options of a group; see [`Fused::set_group`](super::Fused::set_group).
+///
+/// ```
+/// use candle_headroom::optim::GroupOptions;
+///
+/// let options = GroupOptions::default().weight_decay(0.).learning_rate_factor(0.1);
+/// assert_eq!((options.weight_decay, options.frozen), (Some(0.), false));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -158,6 +167,22 @@ impl Group {
     }
 
     /// Splits the group into the parameters for which `is_first` holds and the others. A missing name is passed as `""`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    /// use candle_nn::{VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// // No decay for biases and norms, which are vectors.
+    /// let (vectors, matrices) = Group::from(&varmap).partition(|_, var| var.rank() < 2);
+    /// let builder = AdamW::builder(matrices.weight_decay(0.1));
+    /// let optimizer = builder.group(vectors.weight_decay(0.)).build()?;
+    /// assert_eq!(optimizer.groups().len(), 2);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn partition(self, mut is_first: impl FnMut(&str, &Var) -> bool) -> (Self, Self) {
         let (options, moments) = (self.options, self.moments);
         let (first, second) = (self.parameters.into_iter())
@@ -173,6 +198,20 @@ impl Group {
 
     /// Splits the group by name into the parameters that one of these patterns matches and the others; `*` stands for any characters, as
     /// in `"*.bias"` or `"encoder.*"`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    /// use candle_nn::{VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu).pp("head"))?;
+    /// let (biases, others) = Group::from(&varmap).matching(["*.bias"])?;
+    /// let optimizer = AdamW::builder(others).group(biases.weight_decay(0.)).build()?;
+    /// assert_eq!(optimizer.groups()[1].weight_decay, Some(0.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// For a pattern that matches no parameter, such as a misspelt one ([`is_parameter`](crate::Error::is_parameter)).

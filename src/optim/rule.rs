@@ -1,4 +1,7 @@
-//! The update rules.
+//! The update rules: Adam (Kingma and Ba 2014, arXiv 1412.6980) and AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), which differ in where the
+//! weight decay goes, Lion, and stochastic gradient descent as in PyTorch, whose first step takes the gradient as the momentum, without dampening.
+//!
+//! Bias corrections are computed in f64, by squaring, as the kernels do: CPU and CUDA give the same bits.
 
 use std::fmt::Debug;
 

@@ -1,3 +1,5 @@
+//! Learning rates as pure functions of the step: a resumed run needs nothing but its number of updates.
+
 use std::f64::consts::PI;
 
 use super::rule::Range;
@@ -82,16 +84,41 @@ pub struct LearningRateBuilder(LearningRate);
 impl LearningRateBuilder {
     /// Falls along half a cosine (Loshchilov & Hutter 2016, arXiv 1608.03983) and stays at the floor from step `steps` on. The warm-up
     /// is a part of these steps.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).cosine(100).floor(0.1).build()?;
+    /// assert!((schedule.at(50) - 0.55).abs() < 1e-12); // half-way
+    /// assert_eq!(schedule.at(100), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn cosine(self, steps: u64) -> Self {
         self.shape(Shape::Cosine { steps })
     }
 
     /// Falls along a straight line and stays at the floor from step `steps` on. The warm-up is a part of these steps.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1e-3).linear(100).build()?;
+    /// assert_eq!((schedule.at(0), schedule.at(50), schedule.at(200)), (1e-3, 5e-4, 0.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn linear(self, steps: u64) -> Self {
         self.shape(Shape::Linear { steps })
     }
 
     /// Multiplies the rate by `factor` after every `every` steps, counted from the end of the warm-up.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).steps(100, 0.5).build()?;
+    /// assert_eq!([0, 99, 100, 250].map(|step| schedule.at(step)), [1., 1., 0.5, 0.25]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn steps(self, every: u64, factor: f64) -> Self {
         self.shape(Shape::Steps { every, factor })
     }
@@ -102,6 +129,14 @@ impl LearningRateBuilder {
     }
 
     /// Rises along a straight line first: step `s` of `steps` has `(s + 1) / (steps + 1)` of the peak, never 0.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).warm_up(3).build()?;
+    /// assert_eq!([0, 1, 2, 3].map(|step| schedule.at(step)), [0.25, 0.5, 0.75, 1.]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn warm_up(mut self, steps: u64) -> Self {
         self.0.warm_up = steps;
         self

@@ -1,3 +1,6 @@
+//! An optimizer's state as a file: safetensors under PyTorch's names, with JSON in its metadata. The states of the ranks of a sharded optimizer
+//! become the one that a single process would have.
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;

@@ -74,6 +74,23 @@ impl<O: Commit> AccumulatingTrainer<O> {
 
     /// [`step`](Self::step) with a closure that returns a second output, and the outputs of this batch; see [`AdaptiveTrainer::step_with`].
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AccumulatingTrainer, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AccumulatingTrainer::builder(Sgd::builder(&varmap).build()?, 2).build()?;
+    /// let batch = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// let (report, sums) = trainer.step_with(&batch, |x, _| {
+    ///     let y = model.forward(&x)?;
+    ///     Ok((y.sqr()?.mean_all()?, y.sum_all()?.to_scalar::<f32>()?))
+    /// })?;
+    /// assert!(report.is_none()); // the second batch brings the update
+    /// assert_eq!(sums.len(), 1); // one for each micro-batch
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`step`](Self::step).
     pub fn step_with<I: StepInput, L: Into<Loss>, T>(

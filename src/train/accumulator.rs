@@ -1,3 +1,8 @@
+//! [`GradientAccumulator`]: what both trainers accumulate into, and an update of it.
+//!
+//! Three rules keep a failure harmless. What may run out of memory comes before anything is changed; the optimizer counts as interrupted from the
+//! moment it is called until it has returned; and gradients that may hold a part of a micro-batch are dropped as a whole.
+
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
@@ -67,6 +72,9 @@ pub(super) enum Loading {
 
 impl<O: Commit> GradientAccumulator<O> {
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
+    ///
+    /// A plain tensor is the mean over the samples and counts with their number. For a mean over tokens give a
+    /// [`Loss::weighted_mean`](super::Loss::weighted_mean): `samples` is then for the report alone.
     ///
     /// # Errors
     /// - a loss that cannot be used ([`is_loss`](Error::is_loss)), and any error of the backward pass: nothing was added;
@@ -142,7 +150,21 @@ impl<O: Commit> GradientAccumulator<O> {
         Ok(report)
     }
 
-    /// Drops the accumulated gradients, and returns the number of their samples.
+    /// Drops the accumulated gradients, and returns the number of their samples. Parameters and optimizer stay as they are.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut accumulator = GradientAccumulator::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// accumulator.add(model.forward(&x)?.sqr()?.mean_all()?, 8)?;
+    /// assert_eq!(accumulator.reset(), 8);
+    /// assert!(accumulator.update()?.is_none());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reset(&mut self) -> usize {
         self.slots.reset();
         std::mem::take(&mut self.window).samples
@@ -155,6 +177,23 @@ impl<O: Commit> GradientAccumulator<O> {
 
     /// Returns the mean gradients so far, in the parameters' types and shapes. They share the buffers' memory (f16 and bf16
     /// are converted), so they change with the next [`add`](Self::add). With a loss scale they are multiplied by it.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut accumulator = GradientAccumulator::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// accumulator.add(model.forward(&x)?.sqr()?.mean_all()?, 8)?;
+    /// let gradients = accumulator.gradients()?;
+    /// for var in varmap.all_vars() {
+    ///     let gradient = gradients.get(&var).expect("the loss reaches it");
+    ///     assert_eq!(gradient.dims(), var.dims());
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's.
@@ -175,7 +214,8 @@ impl<O: Commit> GradientAccumulator<O> {
         &self.optimizer
     }
 
-    /// Returns the optimizer, for example to set its learning rate.
+    /// Returns the optimizer, for example to set its learning rate, which counts from the next update on. Gradients that are accumulated
+    /// stay: they do not depend on the optimizer.
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer
     }

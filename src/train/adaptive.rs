@@ -1,3 +1,8 @@
+//! [`AdaptiveTrainer`]: its methods, which decide nothing by themselves.
+//!
+//! A step looks at its input (`input`), the engine of `batch` cuts it and retries what does not fit, `core` computes each micro-batch, and `update`
+//! applies the sum. Evaluation takes an engine of its own, because without gradients more samples fit.
+
 use super::core::Core;
 use super::estimate::Estimate;
 use super::input::{Given, OwnError, StepInput, with_given};
@@ -214,7 +219,25 @@ impl<O: Commit> AdaptiveTrainer<O> {
         done.map_err(|error| own.give_back(error))
     }
 
-    /// Accumulates the gradients of a batch for the next [`update`](Self::update).
+    /// Accumulates the gradients of a batch for the next [`update`](Self::update), which has the mean over the samples of all batches: large
+    /// batches for the optimizer from small ones of the loader. The batch is cut and retried as in [`step`](Self::step).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let batch = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// for _ in 0..3 {
+    ///     trainer.accumulate(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// }
+    /// assert_eq!((trainer.pending(), trainer.samples()), (3, 24));
+    /// let report = trainer.update()?.expect("three batches");
+    /// assert_eq!((report.samples, trainer.updates()), (24, 1));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`step`](Self::step). The batches before are kept if the error came before anything of this batch was added.
@@ -356,6 +379,24 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// no metric is computed from a part of the data. [Buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
     /// Weight a chunk's mean by its number of samples: chunks differ in size.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let data = Tensor::ones((100, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// let chunks = trainer.evaluate(&data, |x, _| {
+    ///     let above = model.forward(&x)?.gt(0f32)?.to_dtype(DType::U32)?;
+    ///     above.sum_all()?.to_scalar::<u32>()
+    /// })?;
+    /// let above: u32 = chunks.results.iter().sum();
+    /// assert_eq!(chunks.sizes.iter().sum::<usize>(), 100);
+    /// println!("{above} of 100 outputs are positive");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`process_batches`](crate::process_batches).
     pub fn evaluate<I: StepInput, T>(
@@ -420,11 +461,27 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Returns what the policy has learned and why it uses its size; `None` for a policy without a plan.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let batch = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?;
+    /// trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// if let Some(plan) = trainer.plan() {
+    ///     println!("{plan}");
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn plan(&self) -> Option<Plan> {
         self.engine.policy.plan()
     }
 
-    /// Returns what training takes of memory: what is held, and what micro-batches take, as far as it was measured.
+    /// Returns what training takes of memory, in bytes: what is held, and what micro-batches take, as far as it was measured. Print it after
+    /// the first step: `println!("{}", trainer.estimate())` is a table with the peak at 1, 8 and 64 samples.
     pub fn estimate(&self) -> Estimate {
         let mut estimate = Estimate::new(self.optimizer());
         let saved = self.core.saved_bytes();
@@ -472,7 +529,19 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.accumulator.optimizer()
     }
 
-    /// Returns the optimizer, for example to set its learning rate.
+    /// Returns the optimizer, for example to set its learning rate, which counts from the next update on.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(&varmap).build()?).build()?;
+    /// let optimizer = trainer.optimizer_mut();
+    /// optimizer.set_learning_rate(optimizer.learning_rate() / 2.);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer_mut(&mut self) -> &mut O {
         self.core.accumulator.optimizer_mut()
     }

@@ -1,4 +1,5 @@
-//! What a forward pass changes by itself, and which parameters gradients have to reach.
+//! Copies of variables that a forward pass changes by itself, so that a failed attempt leaves no trace in them, and which parameters gradients have
+//! to reach.
 
 use candle_core::{DType, Device, Tensor, TensorId, Var};
 

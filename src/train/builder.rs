@@ -98,7 +98,23 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Follows this memory's limit, and completes reports and errors with its numbers.
+    /// Follows this memory's limit, and completes reports and errors with its numbers. Without it a trainer reacts to allocations that fail,
+    /// and sizes are not predicted.
+    ///
+    /// ```
+    /// use candle_core::{DType, Tensor};
+    /// use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// let memory = DeviceMemory::host().open()?; // or `cuda(0)`, with a limit
+    /// let varmap = VarMap::new();
+    /// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, memory.device()))?;
+    /// let optimizer = AdamW::builder(&varmap).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).memory(&memory).build()?;
+    /// let batch = Tensor::ones((8, 4), DType::F32, memory.device())?;
+    /// trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
         self.engine.memory = Some(memory.clone());
         self.evaluation.memory = Some(memory.clone());
@@ -106,6 +122,12 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     }
 
     /// Cuts batches by this policy. The default of an [`AdaptiveTrainer`] is [`Predictive`].
+    ///
+    /// | policy | size of a micro-batch |
+    /// |---|---|
+    /// | [`Predictive`] | what a model of memory predicts to fit; halved when it does not |
+    /// | [`Halving`](crate::batch::Halving) | halved when memory runs out, and grown again |
+    /// | [`Fixed`](crate::batch::Fixed) | always the same; memory that runs out is an error |
     pub fn policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
         self.engine.policy = policy.into();
         self
@@ -196,7 +218,21 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Adds an observer, such as a [`Timeline`](crate::Timeline).
+    /// Adds an observer, such as a [`Timeline`](crate::Timeline). Several calls add up. Observers are called in the trainer's thread, in order:
+    /// one that takes long makes the step longer.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom::{AdamW, AdaptiveTrainer, Timeline};
+    /// use candle_nn::{VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let timeline = Timeline::new();
+    /// let optimizer = AdamW::builder(&varmap).build()?;
+    /// let trainer = AdaptiveTrainer::builder(optimizer).observer(timeline.clone()).build()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         let observer: Arc<dyn Observer> = Arc::new(observer);
         self.engine.observers.push(Arc::clone(&observer));

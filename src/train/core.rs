@@ -1,3 +1,7 @@
+//! What a step changes, and how it is undone: gradients, buffers and positions of loaders all have the values from before a batch that failed,
+//! also after a panic. Where one batch cannot be taken out of a mean, the whole window is dropped, and the loss of its samples is reported
+//! once.
+
 use std::time::Instant;
 
 use candle_core::{Tensor, Var};

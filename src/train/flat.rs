@@ -1,3 +1,6 @@
+//! The memory of gradients. With other ranks all lie one after the other, in buckets that are exchanged in one call each, and of which each
+//! rank has a piece; without, each parameter has its own.
+
 use std::collections::HashMap;
 use std::ops::Range;
 

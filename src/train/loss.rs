@@ -1,3 +1,8 @@
+//! The loss of a micro-batch with its weight, and the loss of a step, which stays on the device until somebody reads it.
+//!
+//! All kinds of losses become a factor and a weight: the sum `factor · value` has this weight. The mean of a step is the quotient of both sums, so it
+//! does not depend on how the batch was cut.
+
 use std::fmt;
 
 use candle_core::{DType, Device, Tensor};
@@ -65,12 +70,25 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Makes a sum of `weight` terms.
+    /// Makes a sum of `weight` terms, a tensor with one element. The update has the sum over all micro-batches, divided by all weights.
+    ///
+    /// A weight that is neither 0 nor from 1e-30 to 1e30 is refused by the step ([`is_loss`](crate::Error::is_loss)).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::Loss;
+    ///
+    /// // The losses of five tokens, of which the last two are padding.
+    /// let losses = Tensor::new(&[0.9f32, 1.1, 1.0, 7.0, 7.0], &Device::Cpu)?;
+    /// let sum = losses.narrow(0, 0, 3)?.sum_all()?;
+    /// let loss = Loss::sum(sum, 3.);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn sum(value: Tensor, weight: f64) -> Self {
         Self::Sum { value, weight }
     }
 
-    /// Makes a mean over `weight` tokens, or whatever the mean is over.
+    /// Makes a mean over `weight` tokens, or whatever the mean is over: the same update as [`sum`](Self::sum) with `value · weight`.
     pub fn weighted_mean(value: Tensor, weight: f64) -> Self {
         Self::WeightedMean { value, weight }
     }

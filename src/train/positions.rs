@@ -1,3 +1,6 @@
+//! How far updates have read loaders, as it is saved. A batch counts once an update has consumed it, so a resumed run reads again what was
+//! accumulated, and a loader that stands elsewhere is refused.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;

@@ -1,3 +1,5 @@
+//! [`StepReport`], and the losses of the last steps, by which a report is printed without waiting for a GPU.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +16,26 @@ use crate::memory::{Mark, bytes_text};
 ///
 /// Neither waits for a GPU. They show the newest loss of the trainer that has arrived when they are printed, with the number of its step if that
 /// is another one, and `n/a` in the first report that is printed. [`loss`](Self::loss) waits for this step's.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::batch::Fixed;
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+/// use candle_nn::{Module, VarBuilder, VarMap, linear};
+///
+/// let varmap = VarMap::new();
+/// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let optimizer = Sgd::builder(&varmap).learning_rate(0.1).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(4)?).build()?;
+///
+/// let batch = Tensor::ones((10, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+/// let report = trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+/// assert_eq!((report.step, report.samples, report.retries), (1, 10, 0));
+/// assert_eq!((report.sizes.as_slice(), report.micro_batch()), (&[4, 4, 2][..], 4));
+/// assert_eq!((report.updated, report.learning_rate), (Some(true), Some(0.1)));
+/// println!("{report}"); // step 1: loss …, 10 samples in 3 micro-batches of at most 4, peak n/a
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StepReport {
@@ -54,7 +76,7 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// Returns the size of the largest micro-batch, in samples.
+    /// Returns the size of the largest micro-batch, in samples; 0 if none was finished.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()
     }

@@ -367,6 +367,23 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// It ends the refusal after [`UpdateInterrupted`](crate::error::UpdateInterrupted), unless the optimizer saves no state: restore the
     /// parameters first, as [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) does.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::{AdamW, AdaptiveTrainer};
+    /// # use candle_nn::{Module, VarBuilder, VarMap, linear};
+    /// # let varmap = VarMap::new();
+    /// # let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let trainer = || AdaptiveTrainer::builder(AdamW::builder(&varmap).build()?).build();
+    /// let mut first = trainer()?;
+    /// let batch = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+    /// first.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    ///
+    /// let mut second = trainer()?; // in another run, which has loaded the parameters
+    /// second.load_state(&first.state()?)?;
+    /// assert_eq!(second.updates(), 1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
     /// cannot be read. Nothing changes then.

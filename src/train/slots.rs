@@ -1,3 +1,8 @@
+//! The parameters that are trained, and for each the weighted mean of its gradients so far.
+//!
+//! A buffer is allocated with a parameter's first gradient and kept: f32 for f16 and bf16 parameters. All buffers that a micro-batch needs are there
+//! before the first one changes. Which parameters have to receive a gradient, and by which update, is checked here too.
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use candle_core::backprop::GradStore;

@@ -62,10 +62,8 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     let known = report.clone();
     let obstacles = arguments.require.map(|required| report.obstacles(required));
     let new = obstacles.iter().flatten();
-    report.extend(
-        new.filter(|finding| !known.findings().contains(finding))
-            .cloned(),
-    );
+    let new = new.filter(|finding| !known.findings().contains(finding));
+    report.extend(new.cloned());
     if arguments.redact {
         report = report.redacted();
     }
@@ -80,9 +78,13 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     let hosts = group.as_ref().map(Group::hosts);
     let others = beyond_rank_0(&all, hosts.filter(|_| !arguments.redact));
     let verdict = arguments.require.map(|required| verdict_on(required, &all));
+    let together = Together {
+        report: &report,
+        other_ranks: &others,
+    };
     output::print(&match arguments.json {
-        true => json(&report, &others)?,
-        false => text(&report, &others, verdict.as_deref())?,
+        true => serde_json::to_string_pretty(&together)? + "\n",
+        false => text(&together, verdict.as_deref())?,
     })?;
     let is_fit = all.iter().all(|rank| rank.is_fit);
     let has_warnings = all.iter().any(|rank| rank.has_warnings);
@@ -92,13 +94,11 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
 /// The last line, if something was required.
 fn verdict_on(required: Requirement, ranks: &[Judgement]) -> String {
     let unfit = ranks.iter().enumerate().filter(|(_, rank)| !rank.is_fit);
-    let unfit: Vec<_> = unfit
-        .map(|(number, rank)| match ranks.len() {
-            1 => rank.obstacles.join(", "),
-            _ => format!("rank {number}: {}", rank.obstacles.join(", ")),
-        })
-        .collect();
-    match unfit.join("; ") {
+    let unfit = unfit.map(|(number, rank)| match ranks.len() {
+        1 => rank.obstacles.join(", "),
+        _ => format!("rank {number}: {}", rank.obstacles.join(", ")),
+    });
+    match unfit.collect::<Vec<_>>().join("; ") {
         none if none.is_empty() => format!("the requirement is met: {required}"),
         unfit => format!("the requirement is not met: {required} ({unfit})"),
     }
@@ -113,22 +113,15 @@ struct Together<'a> {
     other_ranks: &'a [Further],
 }
 
-fn json(report: &Report, other_ranks: &[Further]) -> Result<String> {
-    let together = Together {
-        report,
-        other_ranks,
-    };
-    Ok(serde_json::to_string_pretty(&together)? + "\n")
-}
-
-fn text(report: &Report, other_ranks: &[Further], verdict: Option<&str>) -> Result<String> {
+fn text(together: &Together<'_>, verdict: Option<&str>) -> Result<String> {
+    let report = together.report;
     // An empty variable does not count: no-color.org.
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut text = match stdout().is_terminal() && !no_colours {
         true => format!("{report:#}\n"),
         false => format!("{report}\n"),
     };
-    for further in other_ranks {
+    for further in together.other_ranks {
         writeln!(text, "{further}")?;
     }
     if let Some(verdict) = verdict {

@@ -87,9 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
 
 impl Arguments {
     fn wants(&self, incident: &Incident) -> bool {
-        let is_recent = self
-            .since
-            .is_none_or(|since| incident.taken_unix_ms >= since);
+        let is_recent = incident.taken_unix_ms >= self.since.unwrap_or(0);
         let is_of_rank = self.rank.is_none() || incident.rank == self.rank;
         let is_of_kind = self.kind.is_empty() || self.kind.contains(&incident.kind);
         is_recent && is_of_rank && is_of_kind
@@ -98,9 +96,8 @@ impl Arguments {
     /// A heading, and what happened below it.
     fn show(&self, incident: &Incident, text: &mut String) -> Result<()> {
         let time = shown(incident.taken_unix_ms);
-        let task = incident
-            .task
-            .map_or("step".to_owned(), |task| task.to_string());
+        let task = incident.task.map(|task| task.to_string());
+        let task = task.as_deref().unwrap_or("step");
         write!(text, "{time}  {task} {}", incident.step)?;
         if let Some(rank) = incident.rank {
             write!(text, ", rank {rank}")?;
@@ -142,27 +139,12 @@ fn read(file: &Path) -> Result<Incidents> {
 }
 
 fn kind(text: &str) -> std::result::Result<IncidentKind, String> {
-    use IncidentKind::*;
-    let all = [
-        Exhausted,
-        Retried,
-        Grown,
-        Shrunk,
-        Recomputing,
-        Keeping,
-        Restarted,
-        OverLimit,
-        CutChecked,
-        ContinuedElsewhere,
-        Failed,
-        Fault,
-        Other,
-    ];
-    let found = all.into_iter().find(|kind| kind.to_string() == text);
-    found.ok_or_else(|| {
-        let names: Vec<_> = all.iter().map(IncidentKind::to_string).collect();
-        format!("use {}", names.join(", "))
-    })
+    const KINDS: &str = "exhausted, retried, grown, shrunk, recomputing, keeping, restarted, over_limit, cut_checked, \
+        continued_elsewhere, failed, fault, other";
+    let read = serde_json::from_value::<IncidentKind>(json!(text)).ok();
+    // A name that the library does not know is read as another kind.
+    let known = read.filter(|kind| kind.to_string() == text);
+    known.ok_or_else(|| format!("use {KINDS}"))
 }
 
 fn unreadable(all: &Incidents) -> String {
@@ -255,11 +237,8 @@ fn before(text: &str) -> Option<u64> {
 
 fn point(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z').unwrap_or(text).replace(' ', "T");
-    let formats = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
-    let mut times = formats
-        .iter()
-        .map(|format| DateTime::strptime(format, &text));
-    let time = times.find_map(std::result::Result::ok)?;
+    let mut formats = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"].iter();
+    let time = formats.find_map(|format| DateTime::strptime(format, &text).ok())?;
     let time = TimeZone::UTC.to_timestamp(time).ok()?;
     u64::try_from(time.as_millisecond()).ok()
 }

@@ -1,9 +1,25 @@
+//! Findings and their kinds.
+//!
+//! The texts of a kind are a row of `findings.tsv`, which the compiler reads: a row with other fields, an unknown severity and an id that the
+//! table lacks end the build. A test compares `docs/reference/environment-codes.md` with the table. A finding adds what was seen on a machine, and
+//! may replace the next step and the command by better ones for the case; `-i N` in a command stands for the GPU that it is about.
+
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 
-use crate::facts::table;
+use serde::de::{Deserializer, Error};
+
+use crate::facts::{Status, table};
 use crate::patience::Unfinished;
 
 /// The severity of a finding, ordered from harmless to grave.
+///
+/// ```
+/// use candle_headroom_environment::Severity;
+///
+/// assert!(Severity::Warning < Severity::Failure);
+/// assert_eq!(Severity::Warning.to_string(), "warning");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -54,6 +70,14 @@ pub struct FindingCode {
 
 impl FindingCode {
     /// All kinds of findings, ordered by id.
+    ///
+    /// ```
+    /// use candle_headroom_environment::FindingCode;
+    ///
+    /// let known = FindingCode::all().iter().find(|code| code.id == "HR-104");
+    /// let known = known.expect("an id never goes");
+    /// println!("{}: {}; {}", known.id, known.title, known.next_step);
+    /// ```
     pub fn all() -> &'static [&'static FindingCode] {
         ALL
     }
@@ -152,4 +176,133 @@ names! {
     GPUS_DIFFER = "HR-864",
     SMOKE_PASSED = "HR-900", SMOKE_FAILED = "HR-901", SMOKE_WRONG = "HR-902", NOT_ENOUGH_MEMORY = "HR-910",
     MEMORY_NOT_TOLD = "HR-911", NO_USABLE_GPU = "HR-912", NO_ENGINE = "HR-913",
+}
+
+/// A condition of the machine: what was seen, the consequences, and what to do next.
+///
+/// Its texts are for a reader; a program compares `code.id`, as `HR-104`, which never changes its meaning.
+///
+/// ```
+/// use candle_headroom_environment::Environment;
+///
+/// for finding in Environment::new().check().findings() {
+///     println!("{} {}: {}", finding.severity(), finding.code.id, finding.seen);
+///     if !finding.command.is_empty() {
+///         println!("  $ {}", finding.command);
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The kind of finding.
+    #[serde(flatten, deserialize_with = "known")]
+    pub code: &'static FindingCode,
+    /// NVML's index of the GPU that it is about; `None` for the machine.
+    pub gpu: Option<u32>,
+    /// CUDA's ordinal of the device that it is about, for results of a smoke test.
+    pub ordinal: Option<u32>,
+    /// The evidence.
+    pub seen: String,
+    /// What to do next; empty if nothing has to be done.
+    pub next_step: Cow<'static, str>,
+    /// A command that does it or looks further; empty if there is none.
+    pub command: Cow<'static, str>,
+}
+
+impl Finding {
+    pub(super) fn new(code: Kind, seen: impl Into<String>) -> Self {
+        Self {
+            code,
+            gpu: None,
+            ordinal: None,
+            seen: seen.into(),
+            next_step: code.next_step.into(),
+            command: code.command.into(),
+        }
+    }
+
+    /// The severity of its code.
+    pub fn severity(&self) -> Severity {
+        self.code.severity
+    }
+
+    /// Makes it about one GPU, whose index goes into the command.
+    pub(super) fn set_gpu(&mut self, gpu: u32) {
+        self.gpu = Some(gpu);
+        if self.command.contains(" -i N") {
+            let command = self.command.replace(" -i N", &format!(" -i {gpu}"));
+            self.command = command.into();
+        }
+    }
+}
+
+/// The kind of finding with the id that was read, which must be one of this version's.
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<&'static FindingCode, D::Error> {
+    #[derive(serde::Deserialize)]
+    struct Id {
+        code: String,
+    }
+    let Id { code } = serde::Deserialize::deserialize(from)?;
+    let mut all = FindingCode::all().iter().copied();
+    let found = all.find(|known| known.id == code);
+    found.ok_or_else(|| D::Error::custom(format!("no finding is called `{code}`")))
+}
+
+/// A status with its name and cause, if they are known.
+pub(super) fn answer(call: &str, number: u32, status: Option<Status>) -> String {
+    match status {
+        Some(status) => format!("{call} returns {number} {}: {}", status.name, status.cause),
+        None => format!("{call} returns {number}, an unknown status"),
+    }
+}
+
+/// A value between two texts; nothing without one.
+pub(super) fn around(before: &str, value: Option<impl fmt::Display>, after: &str) -> String {
+    value.map_or(String::new(), |value| format!("{before}{value}{after}"))
+}
+
+pub(super) fn joined(parts: impl IntoIterator<Item = impl Borrow<str>>, by: &str) -> String {
+    parts.into_iter().collect::<Vec<_>>().join(by)
+}
+
+type Kind = &'static FindingCode;
+
+/// The findings of a check.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn add(&mut self, code: Kind, seen: impl Into<String>) {
+        self.begin(code, seen);
+    }
+
+    /// Adds a finding for the caller to complete.
+    pub(super) fn begin(&mut self, code: Kind, seen: impl Into<String>) -> &mut Finding {
+        let last = self.0.len();
+        self.0.push(Finding::new(code, seen));
+        &mut self.0[last]
+    }
+
+    /// Adds a finding that lists parts, unless there are none.
+    pub(super) fn list(&mut self, code: Kind, parts: impl IntoIterator<Item = impl Borrow<str>>) {
+        let seen = joined(parts, ", ");
+        if !seen.is_empty() {
+            self.add(code, seen);
+        }
+    }
+
+    /// Adds a finding about a status, with the status's remedy.
+    pub(super) fn answer(
+        &mut self,
+        code: Kind,
+        (call, number): (&str, u32),
+        status: fn(u32) -> Option<Status>,
+    ) {
+        const UNKNOWN: &str =
+            "look the status up in NVIDIA's documentation; this version does not know it";
+        let status = status(number);
+        let finding = self.begin(code, answer(call, number, status));
+        finding.next_step = status.map_or(UNKNOWN, |status| status.remedy).into();
+    }
 }

@@ -1,7 +1,7 @@
 //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
 //! `probe` reads files and libraries, each subject in a thread of its own, and `judge` draws conclusions; what concerns nobody else is read
-//! and judged in one file (`host`, `log`, `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints or fails: what
+//! and judged in one file (`host`, `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints or fails: what
 //! cannot be read is a finding.
 //!
 //! This package needs no candle, so that it can be built and used without it. `candle_headroom::environment` is this package. The modules
@@ -28,20 +28,12 @@
 )]
 #![warn(missing_debug_implementations)]
 
-#[allow(unsafe_code, reason = "`Environment::root` names libraries to run")]
-mod check;
 mod code;
 #[doc(hidden)]
 pub mod facts;
-#[doc(hidden)]
-pub mod files;
-mod finding;
 mod host;
 mod judge;
-mod log;
 mod machine;
-#[doc(hidden)]
-pub mod memory;
 #[doc(hidden)]
 #[allow(unsafe_code, reason = "calls NVML")]
 pub mod nvml;
@@ -55,20 +47,181 @@ mod report;
 #[allow(unsafe_code, reason = "calls libcuda")]
 mod smoke;
 mod source;
+#[doc(hidden)]
+pub mod system;
 mod toolkit;
 mod versions;
 
 pub use bytesize::ByteSize;
 
-pub use check::Environment;
-pub use code::{FindingCode, Severity};
-pub use finding::Finding;
+pub use code::{Finding, FindingCode, Severity};
 pub use machine::Gpu;
 pub use nvml::Neighbour;
 pub use report::{Report, Requirement, UnknownRequirement};
 pub use versions::Versions;
 
-use finding::Findings;
-use machine::Facts;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use code::Findings;
+use machine::{Facts, gather};
 use probe::{Answer, Reply};
-use source::Source;
+use source::{Kernels, Source};
+
+/// The machine to check: this one by default.
+///
+/// Libraries are loaded at run time, so a build without the feature `cuda` checks as much as one with it, also where a program that links
+/// CUDA would not start. On Linux a library that the process has not loaded yet is first loaded in another process, and not at all here if
+/// it hangs or crashes there. Calls that can hang run in threads; one that does not return in time is left behind, and the report comes
+/// without its result. At exit, destructors of the driver's libraries may wait for such a call: use `_exit` then, as `headroom doctor` does.
+///
+/// ```
+/// use candle_headroom_environment::Requirement;
+/// use candle_headroom_environment::Environment;
+///
+/// let report = Environment::new().check();
+/// println!("{report}");
+/// assert!(report.is_fit_for(Requirement::Cpu));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Environment {
+    source: Source,
+    time_limit: Duration,
+}
+
+/// A driver takes some seconds to wake eight GPUs.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+impl Environment {
+    /// This machine and the process's variables.
+    pub fn new() -> Self {
+        Self {
+            source: Source::of_this_process(source::kernels_of_this_build()),
+            time_limit: TIME_LIMIT,
+        }
+    }
+
+    /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as tests do. NVML and libcuda are then loaded from there
+    /// alone. Absolute links in the folder lead out of it; to check an image, use `chroot`.
+    ///
+    /// # Safety
+    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder, or where links there lead, in this process. It
+    /// must be sound to load and call them as NVIDIA's.
+    #[must_use]
+    #[allow(unsafe_code, reason = "it names libraries to run")]
+    pub unsafe fn root(mut self, root: impl Into<PathBuf>) -> Self {
+        self.source.root = root.into();
+        self
+    }
+
+    /// Uses these variables instead of the process's own, including `PATH` and `LD_LIBRARY_PATH`. The loader and libcuda still read the
+    /// process's own.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Requirement};
+    ///
+    /// // As a job would see it that is given the first GPU alone.
+    /// let variables = std::env::vars().filter(|(name, _)| name != "CUDA_VISIBLE_DEVICES");
+    /// let variables = variables.chain([("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())]);
+    /// let report = Environment::new().variables(variables).check();
+    /// println!("{}", report.is_fit_for(Requirement::CudaInference));
+    /// ```
+    #[must_use]
+    pub fn variables<N: Into<String>, V: Into<String>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables = variables.into_iter();
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        self.source.variables = variables.collect();
+        self
+    }
+
+    /// Also checks whether the driver and the GPUs can run these kernels, given as the text of a PTX file. A build with the feature `cuda`
+    /// checks candle's kernels and its own by default.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let ptx = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    /// let report = Environment::new().kernels("our kernels", ptx).check();
+    /// println!("{report}");
+    /// ```
+    #[must_use]
+    pub fn kernels(mut self, name: &str, ptx: &str) -> Self {
+        self.source.kernels.push(Kernels::read(name, ptx, false));
+        self
+    }
+
+    /// Also reports what several ranks need: NCCL, MPI, the ways between GPUs and nodes. Without this it does so where ranks seem to be
+    /// intended: a launcher such as `mpirun` or torchrun started the process, it sees several GPUs, or the machine has InfiniBand.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Requirement};
+    ///
+    /// let report = Environment::new().for_ranks().check();
+    /// for obstacle in report.obstacles(Requirement::Ranks) {
+    ///     eprintln!("{}: {}", obstacle.code.title, obstacle.seen);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn for_ranks(mut self) -> Self {
+        self.source.for_ranks = true;
+        self
+    }
+
+    /// Limits the time of all probes together, 30 seconds by default. The smoke test may take as long again.
+    ///
+    /// What has not answered by then is a finding, `HR-001`, and everything else is in the report.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().time_limit(Duration::from_secs(5)).check();
+    /// println!("{}", report.summary());
+    /// ```
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        // The clock cannot represent every limit.
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        self.time_limit = limit.min(YEAR);
+        self
+    }
+
+    /// Checks everything. What could not be checked is a finding too.
+    ///
+    /// This initializes libcuda, as creating a candle device would: from then on a change of `CUDA_VISIBLE_DEVICES` has no effect on this
+    /// process, and a forked child must not use CUDA. Nothing is allocated on a GPU.
+    pub fn check(&self) -> Report {
+        let mut findings = Findings::default();
+        let source = Arc::new(self.source.clone());
+        let facts = gather(source, Instant::now() + self.time_limit, &mut findings);
+        judge::judge(&facts, &mut findings);
+        let words = redact::private_words(&self.source);
+        Report::new(findings, facts.all_gpus(), Versions::of(&facts), words)
+    }
+
+    /// Works on the CUDA device with this ordinal, by libcuda: allocates, launches a small kernel in the PTX version of each of the
+    /// [`kernels`](Self::kernels), reads back, and compares.
+    ///
+    /// The finding is `HR-900` if all is well.
+    ///
+    /// ```no_run
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let finding = Environment::new().smoke_test(0);
+    /// println!("{}: {}", finding.code.title, finding.seen);
+    /// ```
+    pub fn smoke_test(&self, ordinal: u32) -> Finding {
+        smoke::run(&self.source, ordinal, Instant::now() + self.time_limit)
+    }
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self::new()
+    }
+}

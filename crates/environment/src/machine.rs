@@ -1,10 +1,9 @@
 //! The machine as the probes saw it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::facts::Version;
-use crate::memory::SystemMemory;
 use crate::nvml::Field;
 use crate::patience::{LoadError, Task};
 use crate::probe::cuda::{self, CudaDevice};
@@ -13,7 +12,8 @@ use crate::probe::libraries::Libraries;
 use crate::probe::nvml::{self, GpuReading, Readings};
 use crate::probe::ranks::{self, Fabric, Mpi, Nccl};
 use crate::source::Visible;
-use crate::{Answer, Findings, Reply, Source, code, host, log, toolkit};
+use crate::system::SystemMemory;
+use crate::{Answer, Findings, Reply, Source, code, host, toolkit};
 
 /// A GPU, as NVML or CUDA describes it; `None` for what neither reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -217,13 +217,15 @@ impl Facts {
 pub(super) fn gather(source: Arc<Source>, deadline: Instant, findings: &mut Findings) -> Facts {
     let kernel = Probe::start("the kernel's files and device nodes", &source, Kernel::look);
     let host = Probe::start("host memory", &source, host::look);
-    let log = Probe::start("the kernel log", &source, log::look);
+    let log = Probe::start("the kernel log", &source, host::kernel_log);
     let libraries = Probe::start("shared libraries", &source, Libraries::look);
     let toolkit = Probe::start("the CUDA toolkit", &source, toolkit::look);
     let fabric = Probe::start("the network between nodes", &source, Fabric::look);
     let mpi = Probe::start("MPI", &source, Mpi::look);
-    let nvml = Probe::ask("NVML", &source, deadline, nvml::look);
-    let cuda = Probe::ask("libcuda", &source, deadline, cuda::look);
+    // Another process and then this one load a library; each gets a part of the time.
+    let limit = deadline.saturating_duration_since(Instant::now()) / 2;
+    let nvml = Probe::start("NVML", &source, move |source| nvml::look(source, limit));
+    let cuda = Probe::start("libcuda", &source, move |source| cuda::look(source, limit));
     let (driver_version, nvml) = nvml.reply(deadline, findings);
     let (cuda_version, cuda) = cuda.reply(deadline, findings);
     let (memory, shm, shm_free, by_host) = host.wait(deadline, findings).unwrap_or_default();
@@ -249,7 +251,8 @@ pub(super) fn gather(source: Arc<Source>, deadline: Instant, findings: &mut Find
     };
     // Loading it takes long, and most programs do not need it.
     if facts.has_ranks() && facts.shows_gpu() {
-        let nccl = Probe::ask("NCCL", &source, deadline, ranks::nccl);
+        let limit = deadline.saturating_duration_since(Instant::now()) / 2;
+        let nccl = Probe::start("NCCL", &source, move |source| ranks::nccl(source, limit));
         (_, facts.nccl) = nccl.reply(deadline, findings);
     }
     facts
@@ -279,18 +282,6 @@ impl<T: Send + 'static> Probe<T> {
 }
 
 impl<T: Send + 'static> Probe<Answer<T>> {
-    /// Starts the probe of a library.
-    fn ask(
-        what: &'static str,
-        source: &Arc<Source>,
-        deadline: Instant,
-        look: fn(&Source, Duration) -> Answer<T>,
-    ) -> Self {
-        // Another process and then this one load the library; each gets a part of the time.
-        let limit = deadline.saturating_duration_since(Instant::now()) / 2;
-        Self::start(what, source, move |source| look(source, limit))
-    }
-
     /// Waits for what a library tells; one that hangs or crashes another process is a finding too.
     fn reply(self, deadline: Instant, findings: &mut Findings) -> (Option<Version>, Reply<T>) {
         match self.wait(deadline, findings) {
@@ -306,6 +297,8 @@ impl<T: Send + 'static> Probe<Answer<T>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// One that hangs is a case of tests/environment/library.rs.

@@ -4,11 +4,17 @@
 //! because one that hangs in its initializers holds the loader's lock, without which no thread of the process can start on older systems, and no
 //! process can end. A call that hangs later holds no such lock.
 
+use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The time between two looks at a child.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A library that is loaded for good: unloading would run its destructors, which can hang as well.
 pub type Loaded = ManuallyDrop<libloading::Library>;
@@ -47,72 +53,71 @@ pub enum LoadError {
 
 /// Loads a library; on Linux only after another process has loaded it within `limit`.
 pub fn load(library: &Trusted, limit: Duration) -> Result<Loaded, LoadError> {
-    #[cfg(target_os = "linux")]
-    rehearsal::load(library.path(), limit)?;
-    #[cfg(not(target_os = "linux"))]
-    let _ = limit;
+    rehearse(library.path(), limit)?;
     // SAFETY: who has made the value vouches for the library's initializers.
     let library = unsafe { libloading::Library::new(library.path()) };
     let library = library.map_err(|error| LoadError::Absent(error.to_string()));
     library.map(ManuallyDrop::new)
 }
 
-#[cfg(target_os = "linux")]
-mod rehearsal {
-    use std::collections::BTreeSet;
-    use std::path::{Path, PathBuf};
-    use std::process::{Command, Stdio};
-    use std::sync::{Mutex, PoisonError};
-    use std::thread;
-    use std::time::{Duration, Instant};
-
-    use super::LoadError;
-
-    /// The time between two looks at a child.
-    const PAUSE: Duration = Duration::from_millis(2);
-
-    /// Loads a library in a new process, once. `Ok` also means that the loader refuses the library, which it then does in this process too.
-    ///
-    /// The process is the program `true`, into which the loader takes the library by `LD_PRELOAD`. It is started without a copy of this
-    /// process's memory, which may be registered with a network adapter or a GPU. Without such a program nothing is tried.
-    pub(super) fn load(path: &Path, limit: Duration) -> Result<(), LoadError> {
-        static PASSED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-        let passed = || PASSED.lock().unwrap_or_else(PoisonError::into_inner);
-        if passed().contains(path) {
-            return Ok(());
+/// Loads the first of these libraries that exists, as [`load`] does. The error is about the first; `name` is missing where there is none.
+pub fn load_first(
+    libraries: &[Trusted],
+    name: &str,
+    limit: Duration,
+) -> Result<(Trusted, Loaded), LoadError> {
+    let mut absent = None;
+    for library in libraries {
+        match load(library, limit) {
+            Ok(loaded) => return Ok((library.clone(), loaded)),
+            Err(error @ LoadError::Absent(_)) => absent = absent.or(Some(error)),
+            Err(error) => return Err(error),
         }
-        let mut libraries = path.as_os_str().to_owned();
-        if let Some(more) = std::env::var_os("LD_PRELOAD") {
-            libraries.push(":");
-            libraries.push(more);
-        }
-        let mut command = Command::new("true");
-        command.env("LD_PRELOAD", libraries).stdin(Stdio::null());
-        let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-            return Ok(());
-        };
-        let (what, started) = (format!("loading {}", path.display()), Instant::now());
-        loop {
-            match child.try_wait() {
-                Ok(Some(status)) if !status.success() => {
-                    let reason = format!("{what} ends a process ({status})");
-                    return Err(LoadError::Crashes(reason));
-                }
-                Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
-                Ok(None) => {
-                    let _ = child.kill();
-                    // In a thread, since a child that hangs inside the kernel ends late or never. Without one it stays a zombie.
-                    let reaper = thread::Builder::new().name("headroom-child".to_owned());
-                    let _ = reaper.spawn(move || child.wait());
-                    return Err(LoadError::Hangs(what));
-                }
-                // A program that ignores SIGCHLD is not told how it ended.
-                Ok(Some(_)) | Err(_) => break,
-            }
-        }
-        passed().insert(path.to_owned());
-        Ok(())
     }
+    Err(absent.unwrap_or_else(|| LoadError::Absent(format!("{name}: not found"))))
+}
+
+/// Loads a library in a new process, once. `Ok` also means that the loader refuses the library, which it then does in this process too.
+///
+/// The process is the program `true`, into which Linux's loader takes the library by `LD_PRELOAD`. It is started without a copy of this
+/// process's memory, which may be registered with a network adapter or a GPU. Without such a program nothing is tried.
+fn rehearse(path: &Path, limit: Duration) -> Result<(), LoadError> {
+    static PASSED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let passed = || PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if cfg!(not(target_os = "linux")) || passed().contains(path) {
+        return Ok(());
+    }
+    let mut libraries = path.as_os_str().to_owned();
+    if let Some(more) = std::env::var_os("LD_PRELOAD") {
+        libraries.push(":");
+        libraries.push(more);
+    }
+    let mut command = Command::new("true");
+    command.env("LD_PRELOAD", libraries).stdin(Stdio::null());
+    let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        return Ok(());
+    };
+    let (what, started) = (format!("loading {}", path.display()), Instant::now());
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if !status.success() => {
+                let reason = format!("{what} ends a process ({status})");
+                return Err(LoadError::Crashes(reason));
+            }
+            Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
+            Ok(None) => {
+                let _ = child.kill();
+                // In a thread, since a child that hangs inside the kernel ends late or never. Without one it stays a zombie.
+                let reaper = thread::Builder::new().name("headroom-child".to_owned());
+                let _ = reaper.spawn(move || child.wait());
+                return Err(LoadError::Hangs(what));
+            }
+            // A program that ignores SIGCHLD is not told how it ended.
+            Ok(Some(_)) | Err(_) => break,
+        }
+    }
+    passed().insert(path.to_owned());
+    Ok(())
 }
 
 /// Work in a thread of its own.

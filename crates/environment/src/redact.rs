@@ -1,3 +1,9 @@
+//! Removes what identifies a machine and its user from a report.
+//!
+//! Words that are known to be private (names of users and hosts, folders in variables, serial numbers) are replaced wherever they stand alone.
+//! UUIDs and paths are found by their form: of paths, those of the system stay, and of others the file names of libraries. Where a pattern cannot be
+//! built, the whole text is withheld.
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::mem;
@@ -63,37 +69,35 @@ pub(super) fn private_words(source: &Source) -> Words {
 }
 
 /// Patterns and their replacements, `None` for paths. Folders are replaced while they are whole, and names last.
-struct Rules(Vec<(Regex, Option<&'static str>)>);
+type Rules = Vec<(Regex, Option<&'static str>)>;
 
-impl Rules {
-    fn new(words: &[(String, &'static str)]) -> Result<Self, Error> {
-        // Not as a part of a longer word.
-        let pattern = |word: &str| format!(r"\b{{start-half}}{}\b{{end-half}}", escape(word));
-        let rule = |(word, by): &(String, &'static str)| (pattern(word), Some(*by));
-        let (folders, names): (Vec<_>, Vec<_>) = words.iter().partition(|(_, by)| *by == FOLDER);
-        let mut rules: Vec<_> = folders.into_iter().map(rule).collect();
-        // Whole UUIDs, and their beginnings behind `GPU-` and `MIG-`.
-        let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}";
-        rules.push((uuid.to_owned(), Some("${kind}<uuid>")));
-        // An absolute path behind a character that is no part of one. Letters other than those of ASCII count as none: rather too much is
-        // removed than too little.
-        let path = r#"(?<before>^|[^[:alnum:]>.*/])(?<path>/[^\s:,;)"'`]+)"#;
-        rules.push((path.to_owned(), None));
-        // A kernel message's program may hold spaces and goes up to the comma or the end.
-        rules.push(("name=[^,]*".to_owned(), Some("name=<name>")));
-        rules.extend(names.into_iter().map(rule));
-        let rules = rules.into_iter();
-        let rules = rules.map(|(pattern, by)| Ok((Regex::new(&pattern)?, by)));
-        rules.collect::<Result<_, _>>().map(Self)
-    }
+fn rules(words: &[(String, &'static str)]) -> Result<Rules, Error> {
+    // Not as a part of a longer word.
+    let pattern = |word: &str| format!(r"\b{{start-half}}{}\b{{end-half}}", escape(word));
+    let rule = |(word, by): &(String, &'static str)| (pattern(word), Some(*by));
+    let (folders, names): (Vec<_>, Vec<_>) = words.iter().partition(|(_, by)| *by == FOLDER);
+    let mut rules: Vec<_> = folders.into_iter().map(rule).collect();
+    // Whole UUIDs, and their beginnings behind `GPU-` and `MIG-`.
+    let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}";
+    rules.push((uuid.to_owned(), Some("${kind}<uuid>")));
+    // An absolute path behind a character that is no part of one. Letters other than those of ASCII count as none: rather too much is
+    // removed than too little.
+    let path = r#"(?<before>^|[^[:alnum:]>.*/])(?<path>/[^\s:,;)"'`]+)"#;
+    rules.push((path.to_owned(), None));
+    // A kernel message's program may hold spaces and goes up to the comma or the end.
+    rules.push(("name=[^,]*".to_owned(), Some("name=<name>")));
+    rules.extend(names.into_iter().map(rule));
+    let rules = rules.into_iter();
+    let rules = rules.map(|(pattern, by)| Ok((Regex::new(&pattern)?, by)));
+    rules.collect()
+}
 
-    fn redact(&self, text: &str) -> String {
-        let rules = self.0.iter();
-        rules.fold(text.to_owned(), |text, (pattern, by)| match by {
-            Some(by) => pattern.replace_all(&text, *by).into_owned(),
-            None => pattern.replace_all(&text, public_path).into_owned(),
-        })
-    }
+fn redacted(text: &str, rules: &[(Regex, Option<&str>)]) -> String {
+    let rules = rules.iter();
+    rules.fold(text.to_owned(), |text, (pattern, by)| match by {
+        Some(by) => pattern.replace_all(&text, *by).into_owned(),
+        None => pattern.replace_all(&text, public_path).into_owned(),
+    })
 }
 
 /// A path of the system as it is. Of others only the file names of libraries and of the compiler stay.
@@ -114,10 +118,10 @@ pub(super) fn apply(gpus: &mut [Gpu], findings: &mut [Finding], mut words: Words
         words.push((private, "<serial>"));
     }
     words.retain(|(word, _)| !word.is_empty());
-    let rules = Rules::new(&words);
+    let rules = rules(&words);
     let redact = |text: &mut String| {
         *text = match &rules {
-            Ok(rules) => rules.redact(text),
+            Ok(rules) => redacted(text, rules),
             Err(_) => "<withheld>".to_owned(),
         };
     };

@@ -1,3 +1,8 @@
+//! The report: findings in order, what prevents which kind of work, and the text for a terminal.
+//!
+//! A finding prevents CUDA by its kind. One about a GPU counts only if no visible GPU is left without such a finding, so that a broken GPU beside a
+//! good one is told and is no obstacle. The summary is the title of the worst obstacle; of two that are equally grave the cause has the lower id.
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
@@ -64,6 +69,16 @@ impl Report {
     }
 
     /// The GPUs that NVML or CUDA lists.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{ByteSize, Environment};
+    ///
+    /// for gpu in Environment::new().check().gpus() {
+    ///     let name = gpu.name.as_deref().unwrap_or("unknown");
+    ///     let free = gpu.memory_free.map(ByteSize); // bytes
+    ///     println!("GPU {}: {name}, free: {free:?}", gpu.index);
+    /// }
+    /// ```
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
@@ -74,6 +89,14 @@ impl Report {
     }
 
     /// The severity of the worst finding.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Severity};
+    ///
+    /// // The exit status of a health check.
+    /// let report = Environment::new().check();
+    /// let status = i32::from(report.worst() >= Severity::Failure);
+    /// ```
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(Finding::severity);
         severities.max().unwrap_or(Severity::Ok)
@@ -96,18 +119,22 @@ impl Report {
             Requirement::Cpu => Vec::new(),
             Requirement::Ranks => self.obstacles_to_ranks(),
             Requirement::CudaInference => self.obstacles_to_cuda(),
-            Requirement::CudaTraining { bytes } => {
-                let mut obstacles = self.obstacles_to_cuda();
-                if obstacles.is_empty() {
-                    obstacles.extend(self.lack_of_memory(bytes));
-                }
-                obstacles
-            }
+            Requirement::CudaTraining { bytes } => match self.obstacles_to_cuda() {
+                none if none.is_empty() => Vec::from_iter(self.lack_of_memory(bytes)),
+                obstacles => obstacles,
+            },
         }
     }
 
     /// The same report for a public bug report: without UUIDs, serial numbers, names of users and hosts, paths other than the system's
     /// own, and names of programs in kernel messages.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().check().redacted();
+    /// println!("{report}"); // for a public issue
+    /// ```
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         let words = std::mem::take(&mut report.words);

@@ -1,11 +1,18 @@
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+//! The smoke test: does work on a GPU give right numbers?
+//!
+//! A kernel written in PTX replaces 16,384 numbers by twice the number and one, which is exact in f32, so results are compared for equality. It is
+//! loaded in the PTX version and for the target of each of the build's kernels, because a driver may load one and refuse another, and then in a
+//! version that every driver since CUDA 9 loads. All of it runs in a thread that is left behind if a call hangs; the device's primary context, the
+//! memory and the module are released in any other case.
+
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::probe::cuda::{Failed, Function, Questions, load};
+use super::probe::cuda::{Failed, Functions, NAME};
 use super::{Finding, Findings, Source, code};
 use crate::facts;
-use crate::patience::{Loaded, Task};
+use crate::patience::Task;
 
 /// Each thread replaces a value by twice the value and one.
 const KERNEL: &str = "
@@ -56,7 +63,7 @@ pub(super) fn run(source: &Source, ordinal: u32, deadline: Instant) -> Finding {
 }
 
 fn test(source: &Source, ordinal: u32, limit: Duration) -> Finding {
-    let cuda = match load(source, limit) {
+    let cuda = match Functions::load(source, NAME, limit) {
         Ok(cuda) => cuda,
         Err(error) => return Finding::new(code::SMOKE_FAILED, error.to_string()),
     };
@@ -86,134 +93,64 @@ fn value(index: c_uint) -> f32 {
     (index % 17) as f32 / 8. - 1.
 }
 
-/// The functions of libcuda that work in a context, with the signatures of cuda.h.
-struct ContextFunctions {
-    retain: Function<extern "C" fn(&mut *mut c_void, c_int) -> u32>,
-    release: Function<unsafe extern "C" fn(c_int) -> u32>,
-    set_current: Function<unsafe extern "C" fn(*mut c_void) -> u32>,
-    allocate: Function<extern "C" fn(&mut u64, usize) -> u32>,
-    free: Function<unsafe extern "C" fn(u64) -> u32>,
-    write: Function<unsafe extern "C" fn(u64, *const c_void, usize) -> u32>,
-    read: Function<unsafe extern "C" fn(*mut c_void, u64, usize) -> u32>,
-    load: Function<unsafe extern "C" fn(&mut *mut c_void, *const c_char) -> u32>,
-    unload: Function<unsafe extern "C" fn(*mut c_void) -> u32>,
-    kernel: Function<unsafe extern "C" fn(&mut *mut c_void, *mut c_void, *const c_char) -> u32>,
-    launch: Function<LaunchKernel>,
-    synchronize: Function<extern "C" fn() -> u32>,
-}
-
-/// A function, a grid, blocks, bytes of shared memory, a stream, arguments, and options.
-type LaunchKernel = unsafe extern "C" fn(
-    *mut c_void,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    *mut c_void,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> u32;
-
-impl ContextFunctions {
-    fn of(cuda: &Loaded) -> Self {
-        // SAFETY: the signatures of cuda.h. Those without `unsafe` only write to places that they borrow, and return an error for a device that
-        // does not exist and where no context is current.
-        unsafe {
-            Self {
-                retain: Function::of(cuda, "cuDevicePrimaryCtxRetain"),
-                release: Function::of(cuda, "cuDevicePrimaryCtxRelease_v2"),
-                set_current: Function::of(cuda, "cuCtxSetCurrent"),
-                allocate: Function::of(cuda, "cuMemAlloc_v2"),
-                free: Function::of(cuda, "cuMemFree_v2"),
-                write: Function::of(cuda, "cuMemcpyHtoD_v2"),
-                read: Function::of(cuda, "cuMemcpyDtoH_v2"),
-                load: Function::of(cuda, "cuModuleLoadData"),
-                unload: Function::of(cuda, "cuModuleUnload"),
-                kernel: Function::of(cuda, "cuModuleGetFunction"),
-                launch: Function::of(cuda, "cuLaunchKernel"),
-                synchronize: Function::of(cuda, "cuCtxSynchronize"),
-            }
-        }
-    }
-}
-
-/// What has to be released.
-struct Held {
-    address: u64,
-    module: *mut c_void,
-}
-
 /// Replaces the values by the kernel's results.
-fn work(cuda: &Loaded, ordinal: u32, header: &str, values: &mut [f32]) -> Result<(), Failed> {
-    let (questions, functions) = (Questions::of(cuda), ContextFunctions::of(cuda));
+fn work(cuda: &Functions, ordinal: u32, header: &str, values: &mut [f32]) -> Result<(), Failed> {
     let (mut device, mut context) = (0, null_mut());
-    questions.init.call(|init| init(0))?;
-    let ordinal = ordinal as c_int;
-    questions.device.call(|get| get(&mut device, ordinal))?;
-    functions
-        .retain
-        .call(|retain| retain(&mut context, device))?;
-    let mut held = Held {
-        address: 0,
-        module: null_mut(),
-    };
+    let (mut address, mut module) = (0, null_mut());
     // SAFETY: the device's primary context is retained until the last call; it is current to this thread alone, which ends after the test. What
     // was made is released once, and nothing uses it afterwards. After a fault these calls fail, which changes nothing.
     unsafe {
-        let current = functions.set_current.call(|set| set(context));
-        let worked = current.and_then(|()| launch(&functions, header, values, &mut held));
-        if !held.module.is_null() {
-            let _ = functions.unload.call(|unload| unload(held.module));
+        cuda.cuInit(0)?;
+        cuda.cuDeviceGet(&mut device, ordinal as c_int)?;
+        cuda.cuDevicePrimaryCtxRetain(&mut context, device)?;
+        let current = cuda.cuCtxSetCurrent(context);
+        let held = (&mut address, &mut module);
+        let worked = current.and_then(|()| launch(cuda, header, values, held));
+        if !module.is_null() {
+            let _ = cuda.cuModuleUnload(module);
         }
-        let _ = functions.free.call(|free| free(held.address));
-        let _ = functions.set_current.call(|set| set(null_mut()));
-        let _ = functions.release.call(|release| release(device));
+        let _ = cuda.cuMemFree_v2(address);
+        let _ = cuda.cuCtxSetCurrent(null_mut());
+        let _ = cuda.cuDevicePrimaryCtxRelease_v2(device);
         worked
     }
 }
 
+/// Runs the kernel, and writes down the memory and the module that have to be released.
+///
 /// # Safety
 /// A context is current to this thread.
 unsafe fn launch(
-    functions: &ContextFunctions,
+    cuda: &Functions,
     header: &str,
     values: &mut [f32],
-    held: &mut Held,
+    (address, module): (&mut u64, &mut *mut c_void),
 ) -> Result<(), Failed> {
     let ptx = CString::new([header, KERNEL].concat()).unwrap_or_default();
     let (bytes, host) = (size_of_val(values), values.as_mut_ptr().cast::<c_void>());
-    let mut function = null_mut();
-    functions
-        .allocate
-        .call(|allocate| allocate(&mut held.address, bytes))?;
+    let (mut function, name) = (null_mut(), c"headroom_smoke".as_ptr());
     // SAFETY: the texts and places outlive the calls, both copies have the length of `values`, the kernel has one parameter of 8 bytes and
     // accesses as many values as there are threads, and the read waits for it.
     unsafe {
-        (functions.write).call(|write| write(held.address, host, bytes))?;
-        (functions.load).call(|load| load(&mut held.module, ptx.as_ptr()))?;
-        let name = c"headroom_smoke".as_ptr();
-        (functions.kernel).call(|kernel| kernel(&mut function, held.module, name))?;
-        let mut arguments = [(&raw mut held.address).cast::<c_void>()];
-        let (arguments, none) = (arguments.as_mut_ptr(), null_mut());
-        functions.launch.call(|launch| {
-            launch(
-                function,
-                BLOCKS,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                0,
-                null_mut(),
-                arguments,
-                none,
-            )
-        })?;
-        functions.synchronize.call(|synchronize| synchronize())?;
-        (functions.read).call(|read| read(host, held.address, bytes))
+        cuda.cuMemAlloc_v2(address, bytes)?;
+        cuda.cuMemcpyHtoD_v2(*address, host, bytes)?;
+        cuda.cuModuleLoadData(module, ptx.as_ptr())?;
+        cuda.cuModuleGetFunction(&mut function, *module, name)?;
+        let mut arguments = [(&raw mut *address).cast::<c_void>()];
+        cuda.cuLaunchKernel(
+            function,
+            BLOCKS,
+            1,
+            1,
+            THREADS,
+            1,
+            1,
+            0,
+            null_mut(),
+            arguments.as_mut_ptr(),
+            null_mut(),
+        )?;
+        cuda.cuCtxSynchronize()?;
+        cuda.cuMemcpyDtoH_v2(host, *address, bytes)
     }
 }

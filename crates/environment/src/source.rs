@@ -1,11 +1,19 @@
+//! Where the probes look: files below a root, variables, and the kernels of the build.
+//!
+//! All access to the machine goes through [`Source`], so that a test lays out a machine in a folder. Files are read up to a size and without waiting
+//! for a writer, folders up to a number of entries: what they hold may be anything.
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::probe::ptx::Kernels;
-use crate::files;
+use regex_lite::Regex;
+
+use crate::facts::Version;
+use crate::system;
 
 /// Where the probes look: the files below a root folder, a set of variables, and kernels. Errors are results, whatever the files hold.
 #[derive(Debug, Clone)]
@@ -67,9 +75,16 @@ impl Source {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
+    /// What follows in the first line of a file that begins so.
+    pub(crate) fn after(&self, start: &str, path: impl AsRef<Path>) -> Option<String> {
+        let text = self.text(path)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
+        Some(rest.trim().to_owned())
+    }
+
     /// The beginning of a file; what is not UTF-8 is replaced.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        files::text(&self.below(path)).ok()
+        system::text(&self.below(path)).ok()
     }
 
     /// Whether a file is a library for processors of another word size, which the loader skips.
@@ -79,7 +94,7 @@ impl Source {
             false => 1,
         };
         let mut head = [0; 5];
-        let file = files::open(&self.below(path));
+        let file = system::open(&self.below(path));
         let read = file.and_then(|mut file| file.read_exact(&mut head));
         read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
     }
@@ -94,7 +109,7 @@ impl Source {
 
     /// The end of a log.
     pub(crate) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut file = files::open(&self.below(path))?;
+        let mut file = system::open(&self.below(path))?;
         if file.metadata()?.len() > MOST_OF_LOG {
             file.seek(SeekFrom::End(-(MOST_OF_LOG as i64)))?;
         }
@@ -129,7 +144,7 @@ impl Source {
     pub(crate) fn opens(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let options = files::without_waiting(&mut options);
+        let options = system::without_waiting(&mut options);
         options.open(self.below(path)).map(drop)
     }
 }
@@ -216,4 +231,95 @@ fn place(entry: &str, uuids: &[String]) -> Option<usize> {
     let digits = entry.split(|c: char| !c.is_ascii_digit()).next()?;
     let place = digits.parse().ok();
     place.filter(|place| *place < uuids.len())
+}
+
+/// Kernels as PTX: what their header requires of driver and GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kernels {
+    pub(crate) name: String,
+    /// The version of PTX.
+    pub(crate) version: Option<Version>,
+    pub(crate) target: Option<Target>,
+    /// Whether they come with machine code for the target, as candle's do.
+    pub(crate) with_machine_code: bool,
+}
+
+/// One of candle's kernels, where they are in this build.
+pub(crate) fn kernels_of_this_build() -> Vec<Kernels> {
+    #[cfg(feature = "cuda")]
+    let kernels = vec![Kernels::read(
+        "candle's kernels",
+        candle_kernels::AFFINE.ptx(),
+        true,
+    )];
+    #[cfg(not(feature = "cuda"))]
+    let kernels = Vec::new();
+    kernels
+}
+
+/// A kind of GPU, as in `sm_90a`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    /// `a`: only this kind; `f`: only this family.
+    suffix: Option<char>,
+}
+
+impl Kernels {
+    /// Reads the header, which is in the first lines.
+    pub(crate) fn read(name: &str, ptx: &str, with_machine_code: bool) -> Self {
+        let directive = |name: &str| {
+            let mut lines = ptx.lines().take(64);
+            let rest = lines.find_map(|line| line.trim().strip_prefix(name))?;
+            rest.split([',', ' ', '\t']).find(|word| !word.is_empty())
+        };
+        Self {
+            name: name.to_owned(),
+            version: directive(".version").and_then(Version::parse),
+            target: directive(".target").and_then(Target::parse),
+            with_machine_code,
+        }
+    }
+
+    /// The beginning of another PTX file for the same drivers and GPUs.
+    pub(crate) fn header(&self) -> Option<String> {
+        let (version, target) = (self.version?, self.target?);
+        Some(format!(".version {version}\n.target {target}\n"))
+    }
+}
+
+impl Target {
+    /// Parses `sm_90a`, or the `90a` of CUDA_COMPUTE_CAP, with or without a dot.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let pattern = "^(?:sm_|compute_)?([1-9][0-9]?)[.]?([0-9])([af]?)$";
+        let found = Regex::new(pattern).ok()?.captures(text.trim())?;
+        let (_, [major, minor, suffix]) = found.extract();
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            suffix: suffix.chars().next(),
+        })
+    }
+
+    /// Whether PTX for this target runs on a GPU of this compute capability, as it does on later ones unless it is bound to a kind.
+    pub(crate) fn runs_on(self, (major, minor): (u32, u32)) -> bool {
+        match self.suffix {
+            Some('a') => (major, minor) == (self.major, self.minor),
+            Some(_) => major == self.major && minor >= self.minor,
+            None => (major, minor) >= (self.major, self.minor),
+        }
+    }
+
+    /// The same for machine code, which runs on later kinds of the same major number only.
+    pub(crate) fn machine_code_runs_on(self, gpu: (u32, u32)) -> bool {
+        self.runs_on(gpu) && gpu.0 == self.major
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)?;
+        self.suffix.map_or(Ok(()), |suffix| write!(f, "{suffix}"))
+    }
 }

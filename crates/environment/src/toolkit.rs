@@ -1,7 +1,10 @@
+//! The CUDA toolkit that a build would use: the one of `nvcc` on `PATH`, or else of the variables that name its folder. Nothing is run: the version
+//! is in the toolkit's record, or in its headers.
+
 use std::path::Path;
 
-use super::finding::around;
-use super::probe::ptx::Target;
+use super::code::around;
+use super::source::Target;
 use super::{Facts, Findings, Source, code};
 use crate::facts::{self, Version};
 

@@ -1,6 +1,8 @@
+//! What ranks must have in common, and how they differ: the values of all ranks are grouped, and a group has its ranks' numbers.
+
 use std::collections::BTreeMap;
 
-use super::code::{BUILDS_DIFFER, DRIVERS_DIFFER, GPUS_DIFFER, MPI_DIFFERS, NCCL_DIFFERS};
+use super::code::{BUILDS_DIFFER, DRIVERS_DIFFER, GPUS_DIFFER, MPI_DIFFERS, NCCL_DIFFERS, joined};
 use super::probe::libraries::MPI;
 use super::{Facts, Finding, FindingCode};
 use crate::facts::Version;
@@ -77,10 +79,12 @@ impl Versions {
         let parts: [(&'static FindingCode, &str, Value); 7] = [
             (BUILDS_DIFFER, "candle-headroom", |rank| rank.build.clone()),
             (BUILDS_DIFFER, "features", |rank| list(&rank.features)),
-            (NCCL_DIFFERS, "NCCL", |rank| text(&rank.nccl)),
-            (MPI_DIFFERS, "MPI", |rank| text(&rank.mpi)),
-            (DRIVERS_DIFFER, "driver", |rank| text(&rank.driver)),
-            (DRIVERS_DIFFER, "CUDA", |rank| text(&rank.cuda)),
+            (NCCL_DIFFERS, "NCCL", |rank| list(rank.nccl.as_slice())),
+            (MPI_DIFFERS, "MPI", |rank| list(rank.mpi.as_slice())),
+            (DRIVERS_DIFFER, "driver", |rank| {
+                list(rank.driver.as_slice())
+            }),
+            (DRIVERS_DIFFER, "CUDA", |rank| list(rank.cuda.as_slice())),
             (GPUS_DIFFER, "GPUs", |rank| list(&rank.gpus)),
         ];
         let differing = parts.into_iter().filter_map(|(code, what, value)| {
@@ -88,19 +92,13 @@ impl Versions {
             for (number, rank) in ranks.iter().enumerate() {
                 groups.entry(value(rank)).or_default().push(number);
             }
-            let described = groups.iter();
-            let described =
-                described.map(|(value, ranks)| format!("{value} on {}", numbers(ranks)));
-            let described: Vec<_> = described.collect();
-            let seen = format!("{what}: {}", described.join("; "));
+            let values = groups.iter();
+            let values = values.map(|(value, ranks)| format!("{value} on {}", numbers(ranks)));
+            let seen = format!("{what}: {}", joined(values, "; "));
             (groups.len() > 1).then(|| Finding::new(code, seen))
         });
         differing.collect()
     }
-}
-
-fn text(value: &Option<String>) -> String {
-    value.clone().unwrap_or("none".to_owned())
 }
 
 fn list(values: &[String]) -> String {
@@ -124,7 +122,6 @@ fn numbers(ranks: &[usize]) -> String {
         1 => format!("{first}, {last}"),
         _ => format!("{first} to {last}"),
     });
-    let runs: Vec<_> = runs.collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {}", runs.join(", "))
+    format!("{noun} {}", joined(runs, ", "))
 }

@@ -15,6 +15,18 @@ use crate::ops::elementwise::apply;
 /// It keeps its input. Where a function has a kink, the derivative is that of candle. f16 and bf16 are computed in f32.
 ///
 /// The errors of `forward` are those of [`silu`](ops::silu).
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::{Activation, Module};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[-1f32, 3., 9.], &Device::Cpu)?;
+/// assert_eq!(Activation::Relu.forward(&x)?.to_vec1::<f32>()?, [0., 3., 9.]);
+/// assert_eq!(Activation::Relu6.forward(&x)?.to_vec1::<f32>()?, [0., 3., 6.]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
@@ -101,6 +113,20 @@ impl Module for Activation {
 /// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Module, VarBuilder, VarMap, prelu};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let x = Tensor::new(&[[-4f32, 8.]], &Device::Cpu)?;
+/// let y = prelu(None, vb)?.forward(&x)?; // the slope begins with 0.25
+/// assert_eq!(y.to_vec2::<f32>()?, [[-1., 8.]]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct PReLU {
     weight: Tensor,

@@ -17,6 +17,23 @@ const NAME: &str = "batch-norm";
 ///
 /// In training it replaces the running statistics, which are Vars, after the output is computed. Name them as buffers of a trainer,
 /// so that a retried micro-batch does not count twice.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{ModuleT, VarBuilder, VarMap, batch_norm};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = batch_norm(3, 1e-5, vb)?;
+/// let x = Tensor::randn(5f32, 2., (8, 3, 4, 4), &Device::Cpu)?; // [batch, channels, height, width]
+/// let trained = norm.forward_t(&x, true)?; // by the statistics of these 8 samples
+/// assert!(trained.mean_all()?.to_scalar::<f32>()?.abs() < 1e-4);
+/// let evaluated = norm.forward_t(&x, false)?; // by the running ones
+/// assert_eq!(evaluated.dims(), x.dims());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     inner: candle_nn::BatchNorm,

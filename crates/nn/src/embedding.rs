@@ -13,6 +13,19 @@ use super::kernel::sum_type;
 /// and rounded once: in candle's the sum of a frequent token stops growing.
 ///
 /// It keeps the numbers, and its output for f32 and f64.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::{Embedding, Module};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let table = Tensor::new(&[[1f32, 2.], [3., 4.], [5., 6.]], &Device::Cpu)?; // [rows, width]
+/// let tokens = Tensor::new(&[[2u32, 0]], &Device::Cpu)?; // [samples, tokens]
+/// let y = Embedding::new(table, 2).forward(&tokens)?; // [samples, tokens, width]
+/// assert_eq!(y.to_vec3::<f32>()?, [[[5., 6.], [1., 2.]]]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Embedding {
     embeddings: Tensor,

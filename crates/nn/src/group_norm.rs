@@ -10,6 +10,21 @@ use super::norm::{Cells, Groups};
 ///
 /// The input has the shape (batch, channels, …) with at least three dimensions and any strides. The statistics of f16 and bf16 are
 /// computed in f32. It keeps its output, and three numbers for each group of each sample.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Module, VarBuilder, VarMap, group_norm};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = group_norm(2, 6, 1e-5, vb)?; // 2 groups of 3 channels
+/// let x = Tensor::randn(5f32, 2., (4, 6, 8, 8), &Device::Cpu)?; // [batch, channels, height, width]
+/// let y = norm.forward(&x)?;
+/// assert!(y.mean_all()?.to_scalar::<f32>()?.abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct GroupNorm {
     weight: Tensor,

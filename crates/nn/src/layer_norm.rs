@@ -15,6 +15,21 @@ use super::kernel::{
 /// [`ops::layer_norm`](super::ops::layer_norm()).
 ///
 /// It keeps its output. A weight or bias of another shape than the last dimension is broadcast, which keeps several times the output.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Module, VarBuilder, VarMap, layer_norm};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = layer_norm(64, 1e-5, vb)?; // weights `weight` and `bias`
+/// let x = Tensor::randn(5f32, 2., (2, 10, 64), &Device::Cpu)?; // [batch, tokens, width]
+/// let y = norm.forward(&x)?;
+/// assert!(y.mean_all()?.to_scalar::<f32>()?.abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LayerNorm(candle_nn::LayerNorm);
 
@@ -100,6 +115,19 @@ pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder) -> Result<Layer
 /// RMS normalization over the last dimension, as [`candle_nn::RmsNorm`], with a backward pass.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Module, RmsNorm};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+/// let norm = RmsNorm::new(weight, 1e-6);
+/// let x = Tensor::randn(0f32, 3., (2, 10, 64), &Device::Cpu)?; // [batch, tokens, width]
+/// assert_eq!(norm.forward(&x)?.dims(), [2, 10, 64]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RmsNorm(LayerNorm);
 

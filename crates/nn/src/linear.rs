@@ -13,6 +13,20 @@ use super::kernel::sum_type;
 /// It keeps its input, unless the weight is frozen, and not its output. With a bias that does not have the shape (out), which is
 /// broadcast, it keeps the product without the bias as well. Gradients that nobody asks for, such as those of frozen weights, are not
 /// computed.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Linear, Module};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let weight = Tensor::new(&[[1f32, 2.], [3., 4.], [5., 6.]], &Device::Cpu)?; // [out, in]
+/// let bias = Tensor::new(&[0.5f32, 0., 0.], &Device::Cpu)?; // [out]
+/// let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu)?; // [samples, in]
+/// let y = Linear::new(weight, Some(bias)).forward(&x)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[3.5, 7., 11.]]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -130,6 +144,19 @@ impl Kept {
 
 /// Makes a [`Linear`] with a weight (`out_dim`, `in_dim`) named `weight` and a bias named `bias`, initialized as by
 /// [`candle_nn::linear()`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, linear};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let hidden = linear(16, 32, vb.pp("hidden"))?; // `hidden.weight` and `hidden.bias`
+/// assert_eq!(hidden.weight().dims(), [32, 16]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

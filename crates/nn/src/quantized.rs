@@ -17,6 +17,20 @@ use super::graph::{Backward, record};
 /// within that rounding.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom_nn::Module;
+/// use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+///
+/// let weight = Tensor::randn(0f32, 1., (64, 32), &Device::Cpu)?; // [out, in]
+/// let frozen = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+/// let x = Var::randn(0f32, 1., (4, 32), &Device::Cpu)?; // [samples, in]
+/// let y = frozen.forward(&x)?;
+/// assert_eq!(y.dims(), [4, 64]);
+/// assert!(y.sum_all()?.backward()?.get(&x).is_some());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum QMatMul {
     /// A quantized weight (out, in).

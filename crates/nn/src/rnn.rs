@@ -122,6 +122,24 @@ impl Cell {
 }
 
 /// A long short-term memory, as [`candle_nn::LSTM`].
+///
+/// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{LSTMConfig, RNN, VarBuilder, VarMap, lstm};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let lstm = lstm(8, 16, LSTMConfig::default(), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, positions, features]
+/// let states = lstm.seq(&x)?; // one for each position
+/// assert_eq!((states.len(), states[4].h().dims()), (5, &[2, 16][..]));
+/// assert_eq!(lstm.states_to_tensor(&states)?.dims(), [2, 5, 16]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LSTM {
     cell: Cell,
@@ -205,6 +223,23 @@ pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder
 }
 
 /// A gated recurrent unit, as [`candle_nn::GRU`].
+///
+/// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{GRUConfig, RNN, VarBuilder, VarMap, gru};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let gru = gru(8, 16, GRUConfig::default(), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, positions, features]
+/// let states = gru.seq(&x)?; // one for each position
+/// assert_eq!((states.len(), states[4].h().dims()), (5, &[2, 16][..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct GRU {
     cell: Cell,

@@ -13,6 +13,21 @@ use super::kernel::sum_type;
 /// `xs` is of (batch, heads, time, d), `cos` and `sin` of (time, d/2) or (batch, time, d/2); they may be longer in time. Any strides.
 /// If `cos` or `sin` lead to a Var, they receive a gradient too.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let angles = Tensor::new(&[[0f32, 0.], [1., 0.1], [2., 0.2]], &Device::Cpu)?; // [time, d / 2]
+/// let x = Tensor::randn(0f32, 1., (1, 2, 3, 4), &Device::Cpu)?; // [batch, heads, time, d]
+/// let y = rope(&x, &angles.cos()?, &angles.sin()?)?;
+/// // An angle of 0 turns nothing.
+/// let first = |of: &Tensor| of.narrow(2, 0, 1)?.flatten_all()?.to_vec1::<f32>();
+/// assert_eq!(first(&y)?, first(&x)?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If the shapes or types do not match, or the type is not f64, f32, f16 or bf16.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {

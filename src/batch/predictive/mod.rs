@@ -311,6 +311,16 @@ const MARGIN: f64 = 0.01;
 const MOST_MARGIN: f64 = 0.9;
 
 /// Options of [`Predictive`].
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::BatchPolicy;
+///
+/// // A tenth of the room stays free, and a micro-batch has no more than 64 samples.
+/// let policy = Predictive::builder().margin(0.1).at_most(64).build()?;
+/// assert!(policy.size(1000) <= 64);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use = "call `build()`"]
 pub struct PredictiveBuilder {

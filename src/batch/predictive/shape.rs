@@ -1,3 +1,6 @@
+//! The size of micro-batches for samples of one shape: up where a larger one fits with a margin, down where the present one no longer does, and
+//! away from one that has failed until there is more room.
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Failed, MOST_COST, MemoryModel};

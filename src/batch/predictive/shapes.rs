@@ -1,3 +1,6 @@
+//! What was learned for each shape of samples, the last 32 of them, and how it is saved. A new shape begins with what the most similar one
+//! says.
+
 use serde::{Deserialize, Serialize};
 
 use super::shape::{Choice, Room, Shape};

@@ -100,12 +100,41 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Makes batches of this many samples; the last one of an epoch may be smaller.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+    /// let mut sizes = Vec::new();
+    /// for batch in loader {
+    ///     sizes.push(batch?.indices.len());
+    /// }
+    /// assert_eq!(sizes, [4, 4, 2]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn batch(mut self, samples: usize) -> Self {
         self.batching.size = Size::Samples(samples);
         self
     }
 
     /// Shuffles the samples, in another way in each epoch. Each place's sample is computed from this seed and the epoch.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let order = |seed| -> candle_headroom::Result<Vec<usize>> {
+    ///     let builder = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(10);
+    ///     let mut loader = builder.shuffle(seed).build()?;
+    ///     Ok(loader.next().expect("one batch")?.indices)
+    /// };
+    /// assert_eq!(order(7)?, order(7)?);
+    /// assert_ne!(order(7)?, order(8)?);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self

@@ -31,6 +31,16 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     }
 
     /// Leaves out the last batch of an epoch if it has fewer samples than [`batch`](Self::batch) says.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).drop_last().build()?;
+    /// assert_eq!(loader.count(), 2); // 2 samples are left out
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn drop_last(mut self) -> Self {
         self.batching.drops_last = true;
         self

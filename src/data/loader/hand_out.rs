@@ -1,3 +1,6 @@
+//! What the training thread does: takes the next batch, puts it on the device, sends the one after it on its way, and counts how long it waited. A
+//! batch whose transfer failed is held, and tried again with the next call.
+
 use std::fmt;
 use std::sync::Arc;
 use std::thread;

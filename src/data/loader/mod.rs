@@ -129,6 +129,22 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     /// Goes to a position, forwards or backwards; what was read ahead is dropped.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let loader = || Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build();
+    /// let mut first = loader()?;
+    /// first.next().expect("a batch")?;
+    /// let saved = first.state().clone();
+    ///
+    /// let mut second = loader()?; // in another run
+    /// second.load_state(&saved)?;
+    /// assert_eq!(second.next().expect("a batch")?.indices, [4, 5, 6, 7]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
     pub fn load_state(&mut self, position: &Position) -> Result<()> {
@@ -245,6 +261,21 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 
     /// Returns what it has done so far, and how long the caller waited for data.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+    /// for batch in loader.by_ref() {
+    ///     batch?;
+    /// }
+    /// let stats = loader.stats();
+    /// assert_eq!((stats.batches, stats.samples, stats.skipped), (3, 10, 0));
+    /// println!("{:.0} % of the time waited for data", 100. * stats.wait_share());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn stats(&self) -> LoaderStats {
         let (ready, ready_bytes) = self.queue.ready();
         LoaderStats {

@@ -1,3 +1,6 @@
+//! From samples to a batch, on a worker: reads and collates by the user's code, whose errors and panics become this crate's, and leaves out what may
+//! be left out.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 

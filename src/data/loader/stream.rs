@@ -1,3 +1,8 @@
+//! Loading from an iterator: one worker reads it in order, and every rank reads all of it and keeps its part.
+//!
+//! An item that cannot be read keeps its number, so that it shifts no other on any rank. To go on from a saved position, the items before it are read
+//! again.
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;

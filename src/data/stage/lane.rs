@@ -1,4 +1,5 @@
-//! The way of a batch to one GPU.
+//! The way of a batch to one GPU: copies from a slot, on a stream of their own, behind what candle has queued so far and awaited by what it queues
+//! next.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,3 +1,6 @@
+//! Page-locked memory for batches on their way to a GPU: a slot for each, used again when its copies are over, and as large as the largest batch so
+//! far.
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,3 +1,8 @@
+//! Messages between ranks, as bytes: four for the length of a head of JSON, the head, and the bytes whose lengths it states.
+//!
+//! Any bytes may come from a stranger, or from a stream that broke: they are read as a frame or as an error, and never make this process ask for more
+//! memory than what has come.
+
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};

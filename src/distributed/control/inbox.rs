@@ -1,3 +1,8 @@
+//! What has arrived from other ranks, and how long a rank waits for it.
+//!
+//! A frame that has come counts even where its sender is lost afterwards. The first reason for which the group ends is the one that counts. A wait
+//! goes on as long as bytes of the rank come, and time in which this process is suspended hardly counts.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -1,3 +1,8 @@
+//! The connection to another rank, and strangers before they are one.
+//!
+//! A frame is sent whole, or the connection ends. A thread reads each connection, so that the end of a process is noticed at once; keep-alive probes
+//! end the one to a machine that has vanished after half a minute. Another thread gives signs of life while this rank works or waits.
+
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;

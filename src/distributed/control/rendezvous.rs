@@ -1,3 +1,9 @@
+//! How ranks find each other: rank 0 listens, and the others connect until it answers or the time is over.
+//!
+//! A rank is let in once it has said the job, the secret, this crate's version and the size that rank 0 has; the answer comes when all are there. A
+//! rank that was started again may take its place again. Whatever else connects keeps nobody waiting and learns nothing of the job. Who joined is
+//! told which ranks are missing.
+
 use std::io;
 use std::io::ErrorKind::{InvalidData, TimedOut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

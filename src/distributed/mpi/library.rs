@@ -1,3 +1,9 @@
+//! MPI's calls, one at a time, each with an end.
+//!
+//! `MPI_Init` may never return, so it runs in a thread, which also finalizes MPI, as the standard asks for. Operations are those that do not block:
+//! each is polled while the other ranks are watched. After one that did not end MPI is not called again, and the memory that it may still read or
+//! write is never freed.
+
 use std::ffi::{c_int, c_void};
 #[cfg(target_os = "linux")]
 use std::os::unix::net::UnixListener as Presence;

@@ -1,4 +1,7 @@
 //! MPI: the engine on CPUs, and by way of the host's memory also between GPUs where NCCL is missing.
+//!
+//! What this rank gives to a sum or a gather is copied first, because MPI fills the buffer meanwhile. MPI counts in C's `int`: a broadcast goes in
+//! parts, and a longer sum is an error.
 
 mod library;
 

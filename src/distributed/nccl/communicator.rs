@@ -1,3 +1,8 @@
+//! NCCL's connections of this rank: opened without blocking, polled in each operation while the other ranks are watched, and aborted at the first
+//! error.
+//!
+//! An abort and the end of a healthy communicator get a few seconds; what takes longer is left behind in its thread.
+
 use std::ffi::c_void;
 use std::hint::spin_loop;
 use std::ptr::null_mut;

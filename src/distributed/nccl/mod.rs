@@ -1,4 +1,7 @@
 //! NCCL: the engine between GPUs. It is loaded at run time, so that one program runs with and without it.
+//!
+//! Before it is opened, all ranks tell each other whether they can use it. Where one cannot, all do without and know why; different versions of the
+//! library, and one GPU for two ranks, are errors.
 
 mod communicator;
 mod library;

@@ -87,6 +87,9 @@ pub struct CudaMemoryBuilder {
 
 impl DeviceMemory {
     /// The memory of CUDA device `ordinal`, served from a pool of this crate; see [`CudaMemoryBuilder`].
+    ///
+    /// The ordinal counts in CUDA's order among the devices that `CUDA_VISIBLE_DEVICES` leaves, as `Device::new_cuda` does. Nothing
+    /// happens before [`open`](CudaMemoryBuilder::open).
     pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
         CudaMemoryBuilder {
             ordinal,
@@ -97,7 +100,7 @@ impl DeviceMemory {
 }
 
 impl CudaMemoryBuilder {
-    /// How the pool grows; [`Growth::OnDemand`] by default.
+    /// How the pool grows; [`Growth::OnDemand`] by default. A second opening with another growth than the first is an error.
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self

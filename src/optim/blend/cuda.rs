@@ -1,3 +1,5 @@
+//! The kernels of `kernels/blend.cu`, which read strided tensors of up to eight axes.
+
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,

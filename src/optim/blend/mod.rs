@@ -1,3 +1,5 @@
+//! One pass in place for `keep · into + add · from`: accumulated gradients, averages of parameters, and sums of ranks.
+
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "launches kernels")]
 mod cuda;

@@ -1,3 +1,6 @@
+//! An update rule over stretches of a parameter: in place where all of it is in full precision, otherwise block after block through buffers on
+//! the stack; compiled for AVX2 too, with the same bits.
+
 use std::sync::Mutex;
 
 use super::numbers::{BLOCK, CHUNK, Column, Gradient, Real, take};

@@ -1,5 +1,5 @@
 //! One pass over each parameter on the CPU, without a temporary or an allocation. candle's threads share each large parameter; this crate's
-//! team shares the small ones.
+//! team shares the small ones. Sums are added in one order, whatever the number of threads.
 
 #[allow(unsafe_code, reason = "AVX2")]
 mod lanes;

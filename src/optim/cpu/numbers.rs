@@ -1,3 +1,7 @@
+//! What an update reads and writes on the CPU: numbers in the type to compute in, in 16 bits, or in blocks of 8 bits. Rounding at random
+//! depends on parameter, step and element alone, so that neither threads nor ranks change a bit. Gradients are read in any layout and type, scaled
+//! and clamped on the way, without a copy.
+
 use std::any::Any;
 use std::fmt::Debug;
 

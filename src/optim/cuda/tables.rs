@@ -1,3 +1,5 @@
+//! What the kernels of an update are told: tables of parameters, gradients and chunks on the device, of which only what has changed is sent.
+
 use std::ffi::c_void;
 use std::ptr::from_ref;
 

@@ -45,6 +45,14 @@ impl Adjustment {
 ///
 /// A step with a gradient that is not finite is skipped, and the scale falls; after a number of steps without a skip it grows. The
 /// rule and its numbers are those of PyTorch's `GradScaler`, after Micikevicius et al. 2017 (arXiv 1710.03740).
+///
+/// ```
+/// use candle_headroom::optim::LossScale;
+///
+/// // In a short run it grows sooner than after 2,000 steps.
+/// let scale = LossScale::dynamic().interval(200);
+/// assert_eq!((scale.initial, scale.interval), (65536., 200));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct LossScale {

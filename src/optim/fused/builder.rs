@@ -58,6 +58,18 @@ impl<A: Algorithm> Fused<A> {
 
 impl<A: Algorithm> FusedBuilder<A> {
     /// Sets all hyper-parameters; those of PyTorch by default (of candle for AdamW).
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::ParamsAdamW;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let params = ParamsAdamW { beta2: 0.95, weight_decay: 0.1, ..ParamsAdamW::default() };
+    /// let optimizer = AdamW::builder(vec![w]).params(params).learning_rate(3e-4).build()?;
+    /// assert_eq!((optimizer.params().beta2, optimizer.learning_rate()), (0.95, 3e-4));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn params(mut self, params: A) -> Self {
         self.setup.rule = params;
         self
@@ -82,12 +94,26 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Scales all gradients down if their global norm is above this. Skips and counts a step with a gradient that is not finite.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::Commit;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).clip_norm(1.).build()?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?; // a gradient of 6 counts as one of 1
+    /// assert!((w.to_scalar::<f32>()? - 2.9).abs() < 1e-5);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.setup.adjustment.clip_norm = Some(norm);
         self
     }
 
     /// Clamps each element of each gradient to ± this value, after `clip_norm`.
+    ///
+    /// Unlike [`clip_norm`](Self::clip_norm) it changes the direction of an update. Both may be set.
     pub fn clip_value(mut self, value: f64) -> Self {
         self.setup.adjustment.clip_value = Some(value);
         self

@@ -67,6 +67,18 @@ impl<A: Algorithm> Fused<A> {
 
     /// Sets the learning rate, as a schedule does before each update. The next update refuses a rate that is negative or not finite
     /// ([`is_optimizer`](crate::Error::is_optimizer)).
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::{AdamW, LearningRate};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::builder(vec![w]).build()?;
+    /// let schedule = LearningRate::builder(1e-3).linear(100).build()?;
+    /// optimizer.set_learning_rate(schedule.at(50));
+    /// assert_eq!(optimizer.learning_rate(), 5e-4);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn set_learning_rate(&mut self, learning_rate: f64) {
         if let Some((_, _, value)) = self.setup.rule.hyper_parameters().next() {
             value.set(learning_rate);
@@ -129,6 +141,21 @@ impl<A: Algorithm> Fused<A> {
     ///
     /// Freezing a group drops its moments and master weights. Thawing it allocates new ones, and its steps count from 0, as for new
     /// parameters in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA both wait for the device.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::{Commit, Group, GroupOptions};
+    ///
+    /// let [encoder, head] = [Var::new(1f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?];
+    /// let encoder = Group::from(vec![("encoder", encoder)]).frozen();
+    /// let mut optimizer = AdamW::builder(vec![("head", head)]).group(encoder).build()?;
+    /// assert_eq!(optimizer.parameters().len(), 1);
+    /// // After some epochs the encoder is trained too, at a tenth of the rate.
+    /// optimizer.set_group(1, GroupOptions::default().learning_rate_factor(0.1))?;
+    /// assert_eq!(optimizer.parameters().len(), 2);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If there is no such group, a number is out of its range or the options are not for the type of a thawed parameter

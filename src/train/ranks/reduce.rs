@@ -1,3 +1,8 @@
+//! The exchange of an update: status messages first, then the sums of gradients and losses, then, with sharded state, the parameters that each
+//! rank has updated.
+//!
+//! All that can run out of memory comes before the status message. A rank that fails later ends the group, because the others may have updated.
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

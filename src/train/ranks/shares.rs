@@ -1,3 +1,6 @@
+//! How batches are divided among ranks of different speeds: by the median of what each took for a unit of cost, once and for all after the
+//! first updates.
+
 use crate::batch::{Division, Origin};
 use crate::train::positions::Positions;
 use crate::train::report::Spent;

@@ -1,3 +1,6 @@
+//! What ranks tell each other before an update, and whether they can make it together: the same parameters, the same number of updates, the
+//! same batches, and now and then the same values, by which a rank that has diverged is named.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,6 @@
 //! `headroom estimate`: does a model fit, and what helps if not?
 
 mod model;
-mod peak;
 mod report;
 mod training;
 
@@ -9,9 +8,8 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use model::{Config, Dtype, Weights, elements, sum};
-use peak::Model;
 use report::{Fit, Memory, MicroBatch, Remedy, Report};
-use training::{Lora, Moments, Optimizer, Training};
+use training::{Lora, Model, Moments, Optimizer, Training};
 
 use super::output::{Result, Status, print};
 

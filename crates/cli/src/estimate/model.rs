@@ -22,7 +22,7 @@ const LONGEST: u64 = 100_000_000;
 const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 
 /// A type that the library trains in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     #[value(alias = "float32")]
@@ -92,20 +92,18 @@ pub struct Config {
 /// The fields of a `config.json`.
 struct Fields(Map<String, Value>);
 
+/// What they say, or what is wrong with them.
+type Outcome<T> = std::result::Result<T, String>;
+
 impl Fields {
-    fn get<T: DeserializeOwned>(&self, name: &str) -> std::result::Result<Option<T>, String> {
+    fn get<T: DeserializeOwned>(&self, name: &str) -> Outcome<Option<T>> {
         let value = self.0.get(name).unwrap_or(&Value::Null);
         let wrong = |_| format!("invalid value of `{name}`: {value}");
         Option::deserialize(value).map_err(wrong)
     }
 
     /// From 1 to a power of two that keeps sums of bytes within 64 bits.
-    fn size(
-        &self,
-        name: &str,
-        bits: u32,
-        default: Option<u64>,
-    ) -> std::result::Result<u64, String> {
+    fn size(&self, name: &str, bits: u32, default: Option<u64>) -> Outcome<u64> {
         let most = 1 << bits;
         match self.get(name)?.or(default) {
             Some(value) if (1..=most).contains(&value) => Ok(value),
@@ -127,7 +125,7 @@ impl Config {
         Ok(Some(config))
     }
 
-    fn of(fields: &Fields) -> std::result::Result<Self, String> {
+    fn of(fields: &Fields) -> Outcome<Self> {
         let family: Option<String> = fields.get("model_type")?;
         let family = family.ok_or("`model_type` is missing")?;
         if !FAMILIES.contains(&&*family) {
@@ -229,7 +227,7 @@ impl Weights {
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let files = files(folder)?;
         let mut weights = Self::default();
-        let mut of_types = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (0, dtype));
+        let mut of_types = BTreeMap::<Dtype, u64>::new();
         for file in &files {
             for tensor in header(file)?.tensors().into_values() {
                 let Some(dtype) = Dtype::of(tensor.dtype) else {
@@ -237,15 +235,13 @@ impl Weights {
                     continue;
                 };
                 let shape: Shape = tensor.shape.iter().map(|size| *size as u64).collect();
-                for (count, _) in of_types.iter_mut().filter(|(_, known)| *known == dtype) {
-                    *count = elements(&shape).saturating_add(*count);
-                }
+                let count = of_types.entry(dtype).or_default();
+                *count = count.saturating_add(elements(&shape));
                 weights.shapes.push(shape);
             }
         }
-        let most = of_types.into_iter().max_by_key(|(count, _)| *count);
-        let most = most.filter(|_| !weights.shapes.is_empty());
-        weights.dtype = most.map(|(_, dtype)| dtype);
+        let most = of_types.into_iter().max_by_key(|(_, count)| *count);
+        weights.dtype = most.map(|(dtype, _)| dtype);
         Ok((!files.is_empty()).then_some(weights))
     }
 }
@@ -269,14 +265,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     if single.try_exists()? {
         return Ok(vec![single]);
     }
-    let mut found = Vec::new();
-    for entry in folder.read_dir()? {
-        found.push(entry?.path());
-    }
-    found.retain(|path| {
-        path.extension()
-            .is_some_and(|ending| ending == "safetensors")
-    });
+    let paths = folder.read_dir()?.map(|entry| Ok(entry?.path()));
+    let mut found = paths.collect::<Result<Vec<_>>>()?;
+    let fits = |path: &PathBuf| path.extension().is_some_and(|end| end == "safetensors");
+    found.retain(fits);
     found.sort();
     Ok(found)
 }

@@ -4,12 +4,11 @@ use std::fmt;
 
 use bytesize::ByteSize;
 use candle_headroom_environment::Environment;
-use candle_headroom_environment::memory::SystemMemory;
+use candle_headroom_environment::system::SystemMemory;
 use serde::Serialize;
 
 use super::model::Dtype;
-use super::peak::{Model, Way};
-use super::training::{Held, Lora, Moments, Training};
+use super::training::{Held, Lora, Model, Moments, Training, Way};
 
 /// What CUDA's context, kernels and libraries take on a GPU, about, in bytes.
 const CONTEXT: u64 = 512 << 20;
@@ -103,36 +102,28 @@ impl MicroBatch {
 }
 
 impl Memory {
-    fn host(device: &str, bytes: u64) -> Self {
+    fn new(device: &str, bytes: u64, is_cpu: bool) -> Self {
+        let (context, of_it) = match is_cpu {
+            true => (0, String::new()),
+            false => (CONTEXT, format!(", {} of it for CUDA", ByteSize(CONTEXT))),
+        };
         Self {
             device: device.to_owned(),
-            size: ByteSize(bytes).to_string(),
-            bytes,
-        }
-    }
-
-    fn gpu(device: String, bytes: u64) -> Self {
-        let (size, context) = (ByteSize(bytes), ByteSize(CONTEXT));
-        Self {
-            device,
-            size: format!("{size}, {context} of it for CUDA"),
-            bytes: bytes.saturating_sub(CONTEXT),
+            size: format!("{}{of_it}", ByteSize(bytes)),
+            bytes: bytes.saturating_sub(context),
         }
     }
 
     /// Those asked for, or else what is free on the GPUs that this process sees, or on the host.
     pub fn all(asked: &[ByteSize], is_cpu: bool) -> Vec<Self> {
-        let asked = asked.iter().map(|bytes| match is_cpu {
-            true => Self::host("the CPU", bytes.as_u64()),
-            false => Self::gpu("a GPU".to_owned(), bytes.as_u64()),
-        });
-        let asked: Vec<_> = asked.collect();
         if !asked.is_empty() {
-            return asked;
+            let device = if is_cpu { "the CPU" } else { "a GPU" };
+            let memory = |bytes: &ByteSize| Self::new(device, bytes.as_u64(), is_cpu);
+            return asked.iter().map(memory).collect();
         }
         if is_cpu {
             let free = SystemMemory::read().free();
-            let host = free.map(|free| Self::host("the CPU, by what is free", free));
+            let host = free.map(|free| Self::new("the CPU, by what is free", free, true));
             return host.into_iter().collect();
         }
         let report = Environment::new().check();
@@ -149,7 +140,7 @@ impl Memory {
                 1 => format!("GPU {}, {name}, by what is free", first.index),
                 count => format!("each of {count} GPUs, {name}, by what is free"),
             };
-            Some(Self::gpu(device, *free))
+            Some(Self::new(&device, *free, false))
         });
         memories.collect()
     }
@@ -185,8 +176,7 @@ impl Remedy {
             let model = Model { training, ..*model };
             training.held_bytes() as f64 + model.taken(samples, way)
         };
-        let (rank, targets) = (8, vec![Lora::ALL.to_owned()]);
-        let adapters = own.with_adapters(model.config, Lora { rank, targets });
+        let with = |training: Training| peak(&training, samples, kept);
         let in_eight_bits = Training {
             moments: Moments::EightBit,
             ..own.clone()
@@ -195,24 +185,26 @@ impl Remedy {
             dtype: Dtype::Bf16,
             ..own.clone()
         };
+        let (rank, targets) = (8, vec![Lora::ALL.to_owned()]);
+        let adapters = own.with_adapters(model.config, Lora { rank, targets });
         let recomputed = peak(own, samples, recomputed);
         let half = peak(own, (samples / 2).max(1), kept);
-        let others = [
-            ("moments in 8 bits", true, in_eight_bits),
-            ("the model in bf16", own.dtype == Dtype::F32, in_bf16),
-            ("adapters of rank 8 (LoRA)", own.lora.is_none(), adapters),
-        ];
-        let others = others.iter().filter(|(_, is_possible, _)| *is_possible);
-        let others = others.map(|(advice, _, training)| (*advice, peak(training, samples, kept)));
         let mut found = vec![
-            ("each block in `nn::recompute`", recomputed),
-            ("half the micro-batch", half),
+            ("each block in `nn::recompute`", true, recomputed),
+            ("half the micro-batch", true, half),
+            ("moments in 8 bits", true, with(in_eight_bits)),
+            ("the model in bf16", own.dtype == Dtype::F32, with(in_bf16)),
+            (
+                "adapters of rank 8 (LoRA)",
+                own.lora.is_none(),
+                with(adapters),
+            ),
         ];
-        found.extend(others);
-        found.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        found.sort_by(|(.., a), (.., b)| a.total_cmp(b));
         let now = peak(own, samples, kept);
-        let saving = found.into_iter().filter(|(_, then)| *then < 0.99 * now);
-        let remedies = saving.map(|(advice, then)| Self {
+        let saving = found.into_iter();
+        let saving = saving.filter(|(_, is_possible, then)| *is_possible && *then < 0.99 * now);
+        let remedies = saving.map(|(advice, _, then)| Self {
             advice,
             saves: (now - then) as u64,
         });
@@ -247,7 +239,7 @@ impl fmt::Display for Report {
                 "\npeak with a micro-batch of {samples} x {length} tokens"
             )?;
             for taken in &batch.ways {
-                row(f, taken.way.name(), taken.peak)?;
+                row(f, taken.way.name, taken.peak)?;
             }
         }
         for fit in &self.memories {
@@ -275,7 +267,7 @@ impl fmt::Display for Fit {
             false => "the micro-batch",
         };
         match (self.first, self.fits) {
-            (Some(way), _) => writeln!(f, "  {what} fits: {}", way.name())?,
+            (Some(way), _) => writeln!(f, "  {what} fits: {}", way.name)?,
             (None, true) => writeln!(f, "  {what} fits")?,
             (None, false) => writeln!(f, "  {what} does not fit")?,
         }
@@ -288,7 +280,7 @@ impl fmt::Display for Fit {
                 Some(size) => grouped(*size),
                 None => "any".to_owned(),
             };
-            writeln!(f, "    {:<48} {size:>10}", way.name())?;
+            writeln!(f, "    {:<48} {size:>10}", way.name)?;
         }
         Ok(())
     }

@@ -1,13 +1,7 @@
 //! NVIDIA's numbers, their meaning and their remedies, for errors, the monitor and the environment checker. Each table names its source and
 //! the date on which it was read.
 
-mod table;
-
 use std::fmt;
-
-pub use table::table;
-
-use crate::Severity;
 
 /// A version of up to three numbers, such as a driver's 535.104.05 or a toolkit's 12.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,35 +140,6 @@ pub fn xid(number: u32, text: &str) -> XidAction {
     }
 }
 
-/// A reason for lower clocks: its bit in NVML's clock event reasons, how bad it is, and a text.
-pub type ClockReason = (u64, Severity, &'static str);
-
-/// NVML's reasons for clocks below their maximum.
-/// NVIDIA, nvml.h, `nvmlClocksEventReason*`; severities by DCGM and by effect; 2026-11.
-const CLOCK_REASONS: [ClockReason; 9] = [
-    (0x1, Severity::Ok, "idle"),
-    (0x2, Severity::Ok, "clocks set by a user"),
-    (0x4, Severity::Note, "power limit"),
-    (0x8, Severity::Failure, "hardware slowdown"),
-    (0x10, Severity::Ok, "synchronised boost"),
-    (0x20, Severity::Warning, "temperature, by software"),
-    (0x40, Severity::Failure, "temperature, by hardware"),
-    (0x80, Severity::Failure, "power brake, by hardware"),
-    (0x100, Severity::Ok, "display clocks"),
-];
-
-/// The listed reasons among `bits`.
-pub fn clock_reasons(bits: u64) -> impl Iterator<Item = &'static ClockReason> {
-    CLOCK_REASONS
-        .iter()
-        .filter(move |(bit, ..)| bits & bit != 0)
-}
-
-/// The bits that are not listed.
-pub fn unknown_clock_reasons(bits: u64) -> u64 {
-    clock_reasons(bits).fold(bits, |left, (bit, ..)| left & !bit)
-}
-
 /// Each CUDA toolkit, the PTX version that its compiler writes, and the oldest Linux driver packaged with it, which loads that PTX.
 /// NVIDIA, CUDA Toolkit Release Notes, table 3 (edition of 13.2), docs.nvidia.com/cuda/cuda-toolkit-release-notes, and cuda-python,
 /// cuda/bindings/utils/_ptx_utils.py; PTX 9.2 from the release notes of 13.2; 2026-11.
@@ -217,4 +182,29 @@ pub fn floor_of_cudnn(cudnn: u32, cuda: u32) -> Option<Version> {
 /// later one is safe. Not checked on these drivers. 2026-11.
 pub fn reports_processes_wrongly(driver: Version) -> bool {
     (Version([535, 43, 0])..Version([535, 98, 0])).contains(&driver)
+}
+
+/// The rows of a table, with a tab or a line's end behind each field. Tables are read in constants only, so a panic is a compile error.
+pub const fn table<const ROWS: usize, const FIELDS: usize>(
+    text: &'static str,
+) -> [[&'static str; FIELDS]; ROWS] {
+    let mut rows = [[""; FIELDS]; ROWS];
+    let (mut rest, mut index) = (text, 0);
+    while index < ROWS * FIELDS {
+        let mut end = 0;
+        while !matches!(rest.as_bytes()[end], b'\t' | b'\n' | b'\r') {
+            end += 1;
+        }
+        assert!(rest.as_bytes()[end] != b'\r', "a line ends in CR LF");
+        let is_last = index % FIELDS == FIELDS - 1;
+        assert!(
+            is_last == (rest.as_bytes()[end] == b'\n'),
+            "a row has other fields"
+        );
+        rows[index / FIELDS][index % FIELDS] = rest.split_at(end).0;
+        rest = rest.split_at(end + 1).1;
+        index += 1;
+    }
+    assert!(rest.is_empty(), "there are more rows");
+    rows
 }

@@ -5,7 +5,7 @@ use nvml_wrapper::enum_wrappers::device::ComputeMode;
 
 use super::{Facts, Findings, answer, code};
 use crate::probe::nvml::GpuReading;
-use crate::{FindingCode, Severity, facts};
+use crate::{FindingCode, Severity, facts, nvml};
 
 /// The first compute capability for which candle compiles its bf16 kernels.
 const WITH_BF16: (u32, u32) = (8, 0);
@@ -189,14 +189,14 @@ fn speed(gpu: &GpuReading, findings: &mut Findings) {
 }
 
 fn clocks(bits: u64, findings: &mut Findings) {
-    let unknown = facts::unknown_clock_reasons(bits);
+    let unknown = nvml::unknown_clock_reasons(bits);
     let unknown = (unknown != 0).then(|| format!("unknown reasons ({unknown:#x})"));
     for (severity, code, unknown) in [
         (Severity::Failure, code::CLOCKS_HARDWARE, None),
         (Severity::Warning, code::CLOCKS_SOFTWARE, None),
         (Severity::Note, code::CLOCKS_OTHER, unknown),
     ] {
-        let reasons = facts::clock_reasons(bits).filter(|reason| reason.1 == severity);
+        let reasons = nvml::clock_reasons(bits).filter(|reason| reason.1 == severity);
         let reasons = reasons.map(|(bit, _, text)| format!("{text} ({bit:#x})"));
         findings.list(code, reasons.chain(unknown));
     }

@@ -2,23 +2,20 @@
 
 mod driver;
 mod gpus;
-mod kernel;
-mod libraries;
 mod ranks;
-mod variables;
+mod surroundings;
 
-use super::finding::{answer, around, joined};
+use super::code::{answer, around, joined};
 use super::{Facts, Findings, Reply, code, host, toolkit};
 use crate::facts::cuda;
 
 /// Adds all findings, in no order.
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
-    kernel::judge(facts, findings);
     driver::judge(facts, findings);
     gpus::judge(facts, findings);
     driver::kernels(facts, findings);
-    libraries::judge(facts, findings);
-    variables::judge(facts, findings);
+    surroundings::libraries(facts, findings);
+    surroundings::variables(facts, findings);
     host::judge(facts, findings);
     toolkit::judge(facts, findings);
     ranks::judge(facts, findings);

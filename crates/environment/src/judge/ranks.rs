@@ -74,18 +74,16 @@ fn network(facts: &Facts, fabric: &Fabric, findings: &mut Findings) {
         return;
     }
     let (active, others): (Vec<_>, Vec<_>) = fabric.ports.iter().partition(|port| port.is_active());
-    let down = others
-        .iter()
-        .map(|port| format!("{}: {}", port.name, port.state));
+    let down = others.iter();
+    let down = down.map(|port| format!("{}: {}", port.name, port.state));
     if active.is_empty() {
         return findings.list(code::NO_PORT, down);
     }
     findings.list(code::PORTS_DOWN, down);
     let described = |port: &&Port| {
-        let link = if port.is_infiniband {
-            "InfiniBand"
-        } else {
-            "Ethernet"
+        let link = match port.is_infiniband {
+            true => "InfiniBand",
+            false => "Ethernet",
         };
         format!("{}: {}, {link}", port.name, port.rate)
     };
@@ -118,11 +116,9 @@ fn meaning(status: u32) -> &'static str {
 fn peers(facts: &Facts, findings: &mut Findings) {
     let gpus = facts.all_gpus();
     let is_visible = |index: &u32| gpus.iter().any(|gpu| gpu.visible && gpu.index == *index);
-    let pairs = facts
-        .nvml
-        .works()
-        .map_or(&[][..], |readings| &readings.pairs);
-    let pairs = pairs.iter().filter(|pair| pair.gpus.iter().all(is_visible));
+    let pairs = facts.nvml.works().into_iter();
+    let pairs = pairs.flat_map(|readings| &readings.pairs);
+    let pairs = pairs.filter(|pair| pair.gpus.iter().all(is_visible));
     let pairs: Vec<_> = pairs.collect();
     if pairs.is_empty() {
         return;
@@ -140,18 +136,12 @@ fn peers(facts: &Facts, findings: &mut Findings) {
     }
     for (status, refused) in refused {
         const SHOWN: usize = 6;
-        let more = refused.len().saturating_sub(SHOWN);
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
+        let more = refused.len().checked_sub(SHOWN).filter(|more| *more > 0);
+        let more = around(" and ", more, " more");
         let refused = joined(refused.iter().take(SHOWN).map(String::as_str), ", ");
         let reason = meaning(status);
-        findings.add(
-            code::NO_PEERS,
-            format!("GPUs {refused}{more}: {reason} ({status})"),
-        );
+        let seen = format!("GPUs {refused}{more}: {reason} ({status})");
+        findings.add(code::NO_PEERS, seen);
     }
 }
 
@@ -164,20 +154,41 @@ fn mpi(facts: &Facts, findings: &mut Findings) {
     let elsewhere = libraries.elsewhere.iter().find(is_mpi);
     // Ranks on GPUs can do without it.
     let is_wanted = facts.source.for_ranks || !facts.shows_gpu();
-    match (&mpi.launcher, found.as_slice()) {
-        (Some(launcher), [_, ..]) => {
+    let libraries = joined(found.iter().map(|library| described(library)), ", ");
+    match &mpi.launcher {
+        Some(launcher) if !found.is_empty() => {
+            let launcher = launcher.display();
+            let fits = |library: &&Library| [None, mpi.kind].contains(&Kind::of(library));
+            if let Some(kind) = mpi.kind
+                && !found.iter().any(fits)
+            {
+                let seen = format!("{launcher} is of {kind}, the libraries are {libraries}");
+                findings.add(code::MPI_MIXED, seen);
+            }
             let version = around(" ", mpi.version.map(Version::plain), "");
             let kind = around(" (", mpi.kind, &format!("{version})"));
-            let libraries = joined(found.iter().map(|library| described(library)), ", ");
-            let seen = format!("{}{kind}, {libraries}", launcher.display());
-            mpi_mixed(mpi, &found, findings);
-            findings.add(code::MPI, seen);
+            findings.add(code::MPI, format!("{launcher}{kind}, {libraries}"));
             if is_wanted && !cfg!(feature = "mpi") {
                 findings.add(code::MPI_NOT_BUILT, "the feature `mpi` is off");
             }
         }
-        (None, []) if !is_wanted => {}
-        (launcher, found) => mpi_incomplete(launcher.is_some(), found, elsewhere, findings),
+        None if found.is_empty() && !is_wanted => {}
+        launcher => {
+            let absent = "no mpirun and no mpiexec on PATH";
+            let no_launcher = launcher.is_none().then(|| absent.to_owned());
+            let no_library = found.is_empty().then(|| match elsewhere {
+                Some(library) => format!("{} is not on the library path", library.path()),
+                None => "no libmpi on the library path".to_owned(),
+            });
+            let seen = joined(no_launcher.into_iter().chain(no_library), ", ");
+            let finding = findings.begin(code::MPI_INCOMPLETE, seen);
+            if let Some(folder) = elsewhere.and_then(|library| library.folder.strip_suffix("/lib"))
+            {
+                finding.next_step = "add MPI's folders to both paths, or load its module".into();
+                let libraries = format!("LD_LIBRARY_PATH={folder}/lib:$LD_LIBRARY_PATH");
+                finding.command = format!("export PATH={folder}/bin:$PATH {libraries}").into();
+            }
+        }
     }
     mpi_as_root(facts, mpi, findings);
 }
@@ -185,43 +196,6 @@ fn mpi(facts: &Facts, findings: &mut Findings) {
 fn described(library: &Library) -> String {
     let kind = around(" (", Kind::of(library), ")");
     format!("{}{kind}", library.soname)
-}
-
-fn mpi_incomplete(
-    has_launcher: bool,
-    found: &[&Library],
-    elsewhere: Option<&Library>,
-    findings: &mut Findings,
-) {
-    let no_launcher = (!has_launcher).then(|| "no mpirun and no mpiexec on PATH".to_owned());
-    let no_library = found.is_empty().then(|| match elsewhere {
-        Some(library) => format!("{} is not on the library path", library.path()),
-        None => "no libmpi on the library path".to_owned(),
-    });
-    let seen = no_launcher.into_iter().chain(no_library);
-    let finding = findings.begin(code::MPI_INCOMPLETE, joined(seen, ", "));
-    if let Some(folder) = elsewhere.and_then(|library| library.folder.strip_suffix("/lib")) {
-        finding.next_step = "add MPI's folders to both paths, or load its module".into();
-        let command =
-            format!("export PATH={folder}/bin:$PATH LD_LIBRARY_PATH={folder}/lib:$LD_LIBRARY_PATH");
-        finding.command = command.into();
-    }
-}
-
-/// Whether no library on the path belongs to the launcher.
-fn mpi_mixed(mpi: &Mpi, found: &[&Library], findings: &mut Findings) {
-    let (Some(launcher), Some(kind)) = (&mpi.launcher, mpi.kind) else {
-        return;
-    };
-    let fits = |library: &&Library| Kind::of(library).is_none_or(|other| other == kind);
-    if !found.iter().any(fits) {
-        let libraries = joined(found.iter().map(|library| described(library)), ", ");
-        let seen = format!(
-            "{} is of {kind}, the libraries are {libraries}",
-            launcher.display()
-        );
-        findings.add(code::MPI_MIXED, seen);
-    }
 }
 
 /// Open MPI asks for two variables (or an option), except of processes that it has started already.
@@ -314,20 +288,15 @@ fn nccl_interface(facts: &Facts, findings: &mut Findings) {
     let Some(value) = variable.filter(|value| !value.is_empty()) else {
         return;
     };
-    let (excludes, rest) = match value.strip_prefix('^') {
-        Some(rest) => (true, rest),
-        None => (false, value),
-    };
-    let (is_whole, rest) = match rest.strip_prefix('=') {
-        Some(rest) => (true, rest),
-        None => (false, rest),
-    };
-    let names = |interface: &str, part: &str| match is_whole {
-        true => interface == part,
-        false => interface.starts_with(part),
-    };
+    let list = value.strip_prefix('^');
+    let (excludes, list) = (list.is_some(), list.unwrap_or(value));
+    let whole = list.strip_prefix('=');
+    let parts = whole.unwrap_or(list).split(',');
     let is_left = |interface: &&str| {
-        let is_named = rest.split(',').any(|part| names(interface, part));
+        let is_named = parts.clone().any(|part| match whole {
+            Some(_) => *interface == part,
+            None => interface.starts_with(part),
+        });
         is_named != excludes
     };
     if !interfaces.is_empty() && !interfaces.iter().any(is_left) {

@@ -6,10 +6,8 @@
 mod processes;
 
 use std::mem;
-use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
 use nvml_wrapper::error::NvmlError;
@@ -18,9 +16,10 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 pub use nvml_wrapper_sys::bindings::nvmlMemory_t as Memory;
 pub use processes::{Neighbour, Processes, knows_processes, neighbours};
 
+use crate::Severity;
 use crate::facts::Version;
+use crate::patience::Trusted;
 pub use crate::patience::within;
-use crate::patience::{self, LoadError, Trusted};
 
 /// A value, or NVML's return code.
 pub type Field<T> = Result<T, u32>;
@@ -44,10 +43,6 @@ pub const NAMES: [&str; 2] = match cfg!(windows) {
     ],
     false => ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"],
 };
-
-/// A library that is loaded for good.
-#[derive(Debug)]
-pub struct Library(PathBuf);
 
 /// A session with NVML; it ends when the last of its devices is dropped.
 #[derive(Debug)]
@@ -76,44 +71,37 @@ pub fn installed() -> Vec<Trusted> {
     NAMES.map(trusted).into()
 }
 
-impl Library {
-    /// Loads the first NVML that exists, unless loading it hangs in another process for longer than `limit`. The error is about the first.
-    pub fn load(libraries: &[Trusted], limit: Duration) -> Result<Arc<Self>, LoadError> {
-        let mut absent = None;
-        for library in libraries {
-            match patience::load(library, limit) {
-                Ok(_) => return Ok(Arc::new(Self(library.path().to_owned()))),
-                Err(error @ LoadError::Absent(_)) => absent = absent.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        let not_found = || LoadError::Absent(format!("{}: not found", NAMES[0]));
-        Err(absent.unwrap_or_else(not_found))
-    }
-
-    /// Begins a session.
-    pub fn begin(&self) -> Field<Arc<Nvml>> {
-        let path = self.0.as_os_str();
+impl Nvml {
+    /// Begins a session with a library that is loaded already.
+    pub fn begin(library: &Trusted) -> Field<Arc<Self>> {
+        let path = library.path().as_os_str();
         let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
         let wrapper = wrapper.map_err(return_code)?;
         let driver = wrapper.sys_driver_version().ok();
         let driver = driver.and_then(|text| Version::parse(&text));
-        let nvml = Arc::new(Nvml { wrapper, driver });
+        let nvml = Arc::new(Self { wrapper, driver });
         // The wrapper would panic when it is dropped, so it never is.
         if nvml.wrapper.lib().nvmlShutdown.is_err() {
             mem::forget(Arc::clone(&nvml));
         }
         Ok(nvml)
     }
-}
 
-impl Nvml {
     /// Asks the wrapper's session.
     pub fn ask<T>(
         &self,
         question: impl FnOnce(&nvml_wrapper::Nvml) -> Result<T, NvmlError>,
     ) -> Field<T> {
         question(&self.wrapper).map_err(return_code)
+    }
+
+    /// A GPU by its index in NVML's order.
+    pub fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
+        Device::of(self, self.wrapper.device_by_index(index))
+    }
+
+    pub fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
+        Device::of(self, self.wrapper.device_by_uuid(uuid))
     }
 }
 
@@ -137,17 +125,6 @@ pub struct Remapped {
 
 // SAFETY: NVML may be called from any thread, and the handle is valid in the whole process.
 unsafe impl Send for Device {}
-
-impl Nvml {
-    /// A GPU by its index in NVML's order.
-    pub fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
-        Device::of(self, self.wrapper.device_by_index(index))
-    }
-
-    pub fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
-        Device::of(self, self.wrapper.device_by_uuid(uuid))
-    }
-}
 
 impl Device {
     fn of(nvml: &Arc<Nvml>, device: Result<nvml_wrapper::Device<'_>, NvmlError>) -> Field<Self> {
@@ -270,4 +247,33 @@ pub fn uuid_text(bytes: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(bytes));
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
     format!("GPU-{}", groups.join("-"))
+}
+
+/// A reason for lower clocks: its bit in NVML's clock event reasons, how bad it is, and a text.
+pub type ClockReason = (u64, Severity, &'static str);
+
+/// NVML's reasons for clocks below their maximum.
+/// NVIDIA, nvml.h, `nvmlClocksEventReason*`; severities by DCGM and by effect; 2026-11.
+const CLOCK_REASONS: [ClockReason; 9] = [
+    (0x1, Severity::Ok, "idle"),
+    (0x2, Severity::Ok, "clocks set by a user"),
+    (0x4, Severity::Note, "power limit"),
+    (0x8, Severity::Failure, "hardware slowdown"),
+    (0x10, Severity::Ok, "synchronised boost"),
+    (0x20, Severity::Warning, "temperature, by software"),
+    (0x40, Severity::Failure, "temperature, by hardware"),
+    (0x80, Severity::Failure, "power brake, by hardware"),
+    (0x100, Severity::Ok, "display clocks"),
+];
+
+/// The listed reasons among `bits`.
+pub fn clock_reasons(bits: u64) -> impl Iterator<Item = &'static ClockReason> {
+    CLOCK_REASONS
+        .iter()
+        .filter(move |(bit, ..)| bits & bit != 0)
+}
+
+/// The bits that are not listed.
+pub fn unknown_clock_reasons(bits: u64) -> u64 {
+    clock_reasons(bits).fold(bits, |left, (bit, ..)| left & !bit)
 }

@@ -6,8 +6,9 @@ use std::{fmt, fs};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, Library, installed, within};
+use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE, NAMES, Nvml, installed, within};
 use crate::facts::reports_processes_wrongly;
+use crate::patience::load_first;
 
 /// NVML's mark for an unknown size.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -123,6 +124,13 @@ pub fn knows_processes() -> bool {
 }
 
 /// Another process that holds memory of the same GPU. `{}` is its name and number.
+///
+/// ```
+/// use candle_headroom_environment::Neighbour;
+///
+/// let neighbour = Neighbour::new(4711, Some("python".to_owned()), Some(6 << 30));
+/// assert_eq!(neighbour.to_string(), "python (4711)");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Neighbour {
@@ -165,15 +173,14 @@ fn ask(uuid: &str, limit: Duration) -> Option<Vec<Neighbour>> {
     if !knows_processes() {
         return None;
     }
-    let nvml = Library::load(&installed(), limit).ok()?.begin().ok()?;
-    let device = nvml.device_by_uuid(uuid).ok()?;
+    let (library, _) = load_first(&installed(), NAMES[0], limit).ok()?;
+    let device = Nvml::begin(&library).ok()?.device_by_uuid(uuid).ok()?;
     let mut processes = Processes::default();
     device.list_processes(&mut processes).ok()?;
     let own = std::process::id();
     let others = processes.iter().filter(|(process, _)| *process != own);
-    let mut neighbours: Vec<Neighbour> = others
-        .map(|(process, bytes)| Neighbour::new(process, name(process), bytes))
-        .collect();
+    let others = others.map(|(process, bytes)| Neighbour::new(process, name(process), bytes));
+    let mut neighbours: Vec<_> = others.collect();
     neighbours.sort_by_key(|neighbour| std::cmp::Reverse(neighbour.bytes));
     Some(neighbours)
 }

@@ -1,4 +1,8 @@
-use std::ffi::{c_char, c_int, c_uint};
+//! libcuda, asked without a context: its version and its devices.
+//!
+//! Functions are looked up by name when they are called, so that an old libcuda, which lacks some, still answers for the others.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 
 use super::libraries::locate;
@@ -26,7 +30,7 @@ const INTEGRATED: c_int = 18;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 
-const NAME: &str = match cfg!(windows) {
+pub(crate) const NAME: &str = match cfg!(windows) {
     // A name alone would be looked for in the program's folder first.
     true => "C:\\Windows\\System32\\nvcuda.dll",
     false => "libcuda.so.1",
@@ -35,116 +39,108 @@ const NAME: &str = match cfg!(windows) {
 /// A call that failed, and its status.
 pub(crate) type Failed = (&'static str, u32);
 
-/// A function of a library that returns a status, if the library has it.
-pub(crate) struct Function<F> {
-    name: &'static str,
-    function: Option<F>,
-}
+/// A library whose functions return a status. One that is missing returns [`NO_FUNCTION`].
+pub(crate) struct Functions(Loaded);
 
-impl<F: Copy> Function<F> {
-    /// Looks up the function of this name.
-    ///
-    /// # Safety
-    /// `F` must be the type that the library's header gives this function. If `F` may be called without `unsafe`, it must be sound to
-    /// call the function with all values of the types of its arguments.
-    pub(crate) unsafe fn of(library: &Loaded, name: &'static str) -> Self {
-        // SAFETY: the caller's promise. The library is never unloaded.
-        let function = unsafe { library.get::<F>(name.as_bytes()) };
-        let function = function.ok().map(|function| *function);
-        Self { name, function }
-    }
-
-    /// Calls it.
-    pub(crate) fn call(&self, call: impl FnOnce(F) -> u32) -> Result<(), Failed> {
-        match self.function.map_or(NO_FUNCTION, call) {
-            0 => Ok(()),
-            status => Err((self.name, status)),
-        }
-    }
-}
-
-/// What libcuda can be asked without a context. It answers an unknown device with an error.
-pub(crate) struct Questions {
-    version: Function<extern "C" fn(&mut c_int) -> u32>,
-    pub(crate) init: Function<extern "C" fn(c_uint) -> u32>,
-    count: Function<extern "C" fn(&mut c_int) -> u32>,
-    pub(crate) device: Function<extern "C" fn(&mut c_int, c_int) -> u32>,
-    attribute: Function<extern "C" fn(&mut c_int, c_int, c_int) -> u32>,
-    name: Function<unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32>,
-    /// The newer one distinguishes instances of a divided GPU.
-    identities: [Function<extern "C" fn(&mut [u8; 16], c_int) -> u32>; 2],
-}
-
-impl Questions {
-    pub(crate) fn of(cuda: &Loaded) -> Self {
-        // SAFETY: the signatures of cuda.h, where `CUdevice` is an integer and `CUuuid` has 16 bytes. Each may be called at any time, writes to
-        // its first argument alone, and returns an error for a number that is no device's. To ask for the name is unsafe.
-        unsafe {
-            Self {
-                version: Function::of(cuda, "cuDriverGetVersion"),
-                init: Function::of(cuda, "cuInit"),
-                count: Function::of(cuda, "cuDeviceGetCount"),
-                device: Function::of(cuda, "cuDeviceGet"),
-                attribute: Function::of(cuda, "cuDeviceGetAttribute"),
-                name: Function::of(cuda, "cuDeviceGetName"),
-                identities: ["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]
-                    .map(|name| Function::of(cuda, name)),
+/// Declares functions by their names and arguments in the library's header.
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "as in the header")]
+        impl Functions {$(
+            pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Result<(), Failed> {
+                let name = stringify!($name);
+                // SAFETY: the function has this type, and the caller keeps to what the header demands.
+                let status = unsafe {
+                    let function = self.0.get::<unsafe extern "C" fn($($type),*) -> u32>(name.as_bytes());
+                    function.map_or(NO_FUNCTION, |function| function($($argument),*))
+                };
+                if status == 0 { Ok(()) } else { Err((name, status)) }
             }
-        }
-    }
+        )*}
+    };
 }
 
-/// Loads libcuda, in the process's own environment.
-pub(crate) fn load(source: &Source, limit: Duration) -> Result<Loaded, LoadError> {
-    let not_found = || LoadError::Absent(format!("{NAME}: not found"));
-    let paths = locate(source, &[NAME]);
-    patience::load(paths.first().ok_or_else(not_found)?, limit)
+// cuda.h, where `CUdevice` is an integer and `CUuuid` has 16 bytes, and nccl.h. Of the first seven, and of NCCL's, each may be called at any
+// time, writes to its first argument alone, and returns an error for a number that is no device's.
+functions! {
+    cuDriverGetVersion(version: &mut c_int);
+    cuInit(flags: c_uint);
+    cuDeviceGetCount(count: &mut c_int);
+    cuDeviceGet(device: &mut c_int, ordinal: c_int);
+    cuDeviceGetAttribute(value: &mut c_int, attribute: c_int, device: c_int);
+    cuDeviceGetUuid_v2(uuid: &mut [u8; 16], device: c_int);
+    cuDeviceGetUuid(uuid: &mut [u8; 16], device: c_int);
+    cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int);
+    cuDevicePrimaryCtxRetain(context: &mut *mut c_void, device: c_int);
+    cuDevicePrimaryCtxRelease_v2(device: c_int);
+    cuCtxSetCurrent(context: *mut c_void);
+    cuCtxSynchronize();
+    cuMemAlloc_v2(address: &mut u64, bytes: usize);
+    cuMemFree_v2(address: u64);
+    cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
+    cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
+    cuModuleLoadData(module: &mut *mut c_void, image: *const c_char);
+    cuModuleUnload(module: *mut c_void);
+    cuModuleGetFunction(function: &mut *mut c_void, module: *mut c_void, name: *const c_char);
+    cuLaunchKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void, arguments: *mut *mut c_void, options: *mut *mut c_void
+    );
+    ncclGetVersion(version: &mut c_int);
+}
+
+impl Functions {
+    /// Loads the library of this name, in the process's own environment.
+    pub(crate) fn load(source: &Source, name: &str, limit: Duration) -> Result<Self, LoadError> {
+        let (_, library) = patience::load_first(&locate(source, &[name]), name, limit)?;
+        Ok(Self(library))
+    }
 }
 
 /// Asks libcuda for the CUDA that it supports and for its devices.
 pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Vec<CudaDevice>> {
-    let questions = Questions::of(&load(source, limit)?);
+    let cuda = Functions::load(source, NAME, limit)?;
     let mut number = 0;
-    // This needs no initialization. Where it fails, 0 stays.
-    let _ = questions.version.call(|version| version(&mut number));
-    Ok((Version::of_cuda(number), Reply::of(devices(&questions))))
+    // SAFETY: as above. This needs no initialization. Where it fails, 0 stays.
+    let _ = unsafe { cuda.cuDriverGetVersion(&mut number) };
+    Ok((Version::of_cuda(number), Reply::of(devices(&cuda))))
 }
 
-fn devices(questions: &Questions) -> Result<Vec<CudaDevice>, Failed> {
+fn devices(cuda: &Functions) -> Result<Vec<CudaDevice>, Failed> {
     let mut count = 0;
-    // It may be initialized any number of times.
-    questions.init.call(|init| init(0))?;
-    questions.count.call(|get| get(&mut count))?;
+    // SAFETY: as above. It may be initialized any number of times.
+    unsafe {
+        cuda.cuInit(0)?;
+        cuda.cuDeviceGetCount(&mut count)?;
+    }
     let ordinals = 0..count.clamp(0, MOST_DEVICES);
-    Ok(ordinals
-        .map(|ordinal| device(questions, ordinal).unwrap_or_default())
-        .collect())
+    let devices = ordinals.map(|ordinal| device(cuda, ordinal).unwrap_or_default());
+    Ok(devices.collect())
 }
 
-fn device(questions: &Questions, ordinal: c_int) -> Result<CudaDevice, Failed> {
+fn device(cuda: &Functions, ordinal: c_int) -> Result<CudaDevice, Failed> {
     let (mut device, mut name, mut uuid) = (0, [0u8; 256], [0u8; 16]);
-    questions.device.call(|get| get(&mut device, ordinal))?;
+    let (room, bytes) = (name.len() as c_int, name.as_mut_ptr().cast());
+    // SAFETY: as above. The name's function writes no more than the length that it is given, which is the array's. The newer one for the
+    // UUID distinguishes instances of a divided GPU.
+    let (named, identified) = unsafe {
+        cuda.cuDeviceGet(&mut device, ordinal)?;
+        let newer = cuda.cuDeviceGetUuid_v2(&mut uuid, device);
+        let identified = newer.or_else(|_| cuda.cuDeviceGetUuid(&mut uuid, device));
+        (cuda.cuDeviceGetName(bytes, room, device), identified)
+    };
     let attribute = |which| {
         let mut value = 0;
-        let asked = questions
-            .attribute
-            .call(|get| get(&mut value, which, device));
+        // SAFETY: as above.
+        let asked = unsafe { cuda.cuDeviceGetAttribute(&mut value, which, device) };
         asked.ok().map(|()| value)
     };
     let capability = attribute(CAPABILITY_MAJOR).zip(attribute(CAPABILITY_MINOR));
-    let (room, bytes) = (name.len() as c_int, name.as_mut_ptr().cast());
-    // SAFETY: the function writes no more than the length that it is given, which is the array's.
-    let named = questions
-        .name
-        .call(|get| unsafe { get(bytes, room, device) });
     let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text).into_owned();
-    let mut identities = questions.identities.iter();
-    let is_identified =
-        identities.any(|identity| identity.call(|get| get(&mut uuid, device)).is_ok());
     Ok(CudaDevice {
         name: named.ok().map(|()| text),
-        uuid: is_identified.then(|| uuid_text(uuid)),
+        uuid: identified.ok().map(|()| uuid_text(uuid)),
         capability: capability.map(|(major, minor)| (major.max(0) as u32, minor.max(0) as u32)),
         integrated: attribute(INTEGRATED) == Some(1),
     })

@@ -1,3 +1,8 @@
+//! The driver and the container as files show them: `/sys`, `/proc` and `/dev`. Nothing is loaded and no device is opened for work.
+//!
+//! A GPU is a display controller (PCI class 03) of vendor 10de. In WSL there is no such device, and `/dev/dxg` with Windows' libraries stands for
+//! one. A container is known by a file, a variable or the name of its control group; which one it was is told.
+
 use crate::Source;
 use crate::facts::Version;
 

@@ -1,3 +1,8 @@
+//! Which of CUDA's, NCCL's and MPI's libraries the loader would find, and which lie elsewhere.
+//!
+//! Folders are searched in the loader's order: `LD_LIBRARY_PATH`, `/etc/ld.so.conf` with its folder, the defaults (ld.so(8)). A folder that was
+//! seen by another name is left out. A library's version is that of the file at the end of its links, since programs ask for the short name.
+
 use std::path::{Path, PathBuf};
 
 use crate::Source;
@@ -156,10 +161,8 @@ fn toolkits(source: &Source) -> Vec<String> {
         "/usr/lib/python*/site-packages/nvidia/*/lib",
         "/usr/lib/python*/dist-packages/nvidia/*/lib",
     ];
-    folders
-        .iter()
-        .flat_map(|pattern| expanded(source, pattern))
-        .collect()
+    let folders = folders.map(|pattern| expanded(source, pattern));
+    folders.concat()
 }
 
 /// The folders of a pattern, with `$VARIABLE` at its beginning, and `*` at the end of parts.
@@ -167,25 +170,18 @@ fn expanded(source: &Source, pattern: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for part in pattern.split('/') {
         if let Some(name) = part.strip_prefix('$') {
-            found = source
-                .variable(name)
-                .map(str::to_owned)
-                .into_iter()
-                .collect();
+            found = Vec::from_iter(source.variable(name).map(str::to_owned));
         } else if let Some(start) = part.strip_suffix('*') {
-            let below = |folder: &String| {
-                let names = source.names(folder).into_iter();
-                let names = names.filter(|name| name.starts_with(start));
-                names
-                    .take(64)
-                    .map(|name| format!("{folder}/{name}"))
-                    .collect::<Vec<_>>()
-            };
-            found = found.iter().flat_map(below).collect();
+            let mut below = Vec::new();
+            for folder in found {
+                let names = source.names(&folder).into_iter();
+                let names = names.filter(|name| name.starts_with(start)).take(64);
+                below.extend(names.map(|name| format!("{folder}/{name}")));
+            }
+            found = below;
         } else if !part.is_empty() {
-            found
-                .iter_mut()
-                .for_each(|folder| folder.push_str(&format!("/{part}")));
+            let longer = found.into_iter().map(|folder| format!("{folder}/{part}"));
+            found = longer.collect();
         }
     }
     found

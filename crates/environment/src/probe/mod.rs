@@ -4,7 +4,6 @@ pub(super) mod cuda;
 pub(super) mod kernel;
 pub(super) mod libraries;
 pub(super) mod nvml;
-pub(super) mod ptx;
 pub(super) mod ranks;
 
 use crate::facts::Version;

@@ -1,3 +1,8 @@
+//! What NVML says of a machine and of each GPU.
+//!
+//! Each value is read by itself and is a result: a GPU that refuses one, as many do, still gives the others. `judge/gpus.rs` tells refusals that
+//! are usual from those that mean trouble.
+
 use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::{
@@ -6,7 +11,8 @@ use nvml_wrapper::enum_wrappers::device::{
 
 use super::libraries::locate;
 use crate::facts::Version;
-use crate::nvml::{Device, Field, Library, Memory, NAMES, Processes, Remapped};
+use crate::nvml::{Device, Field, Memory, NAMES, Nvml, Processes, Remapped};
+use crate::patience::load_first;
 use crate::{Answer, Reply, Source};
 
 /// More GPUs than any machine has, whatever a broken library says.
@@ -34,8 +40,8 @@ pub(crate) struct Pair {
 
 /// Loads NVML and asks for the driver's version and for everything else.
 pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Readings> {
-    let library = Library::load(&locate(source, &NAMES), limit)?;
-    let nvml = match library.begin() {
+    let (library, _) = load_first(&locate(source, &NAMES), NAMES[0], limit)?;
+    let nvml = match Nvml::begin(&library) {
         Ok(nvml) => nvml,
         Err(code) => return Ok((None, Reply::Failed("nvmlInit", code))),
     };
@@ -44,13 +50,10 @@ pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Readings> {
         Err(code) => return Ok((nvml.driver, Reply::Failed("nvmlDeviceGetCount", code))),
     };
     let cuda = nvml.ask(|nvml| nvml.sys_cuda_driver_version()).ok();
-    let devices: Vec<_> = (0..count)
-        .map(|index| (index, nvml.device(index)))
-        .collect();
+    let devices: Vec<_> = (0..count).map(|index| nvml.device(index)).collect();
     let pairs = pairs(&devices);
-    let gpus = devices
-        .into_iter()
-        .map(|(index, device)| GpuReading::of(index, device));
+    let gpus = (0..).zip(devices);
+    let gpus = gpus.map(|(index, device)| GpuReading::of(index, device));
     let readings = Readings {
         cuda: cuda.and_then(Version::of_cuda),
         gpus: gpus.collect(),
@@ -60,27 +63,24 @@ pub(crate) fn look(source: &Source, limit: Duration) -> Answer<Readings> {
 }
 
 /// The pairs of the first GPUs.
-fn pairs(devices: &[(u32, Field<Device>)]) -> Vec<Pair> {
+fn pairs(devices: &[Field<Device>]) -> Vec<Pair> {
     // As many as one machine's NVLink connects.
     const MOST: usize = 16;
     // Ways of `nvmlGpuP2PCapsIndex_t`.
     const READ: u32 = 0;
     const NVLINK: u32 = 2;
-    let devices: Vec<_> = devices.iter().take(MOST).collect();
+    let devices = (0..).zip(devices).take(MOST);
+    let devices = devices.filter_map(|(index, device)| Some((index, device.as_ref().ok()?)));
+    let devices: Vec<_> = devices.collect();
     let mut pairs = Vec::new();
     for (place, (one, device)) in devices.iter().enumerate() {
         for (other, peer) in &devices[place + 1..] {
-            if let (Ok(device), Ok(peer)) = (device, peer)
-                && let Ok(status) = device.peer_status(peer, READ)
-            {
-                let gpus = [*one, *other];
-                let by_nvlink = device.peer_status(peer, NVLINK) == Ok(0);
-                pairs.push(Pair {
-                    gpus,
-                    status,
-                    by_nvlink,
-                });
-            }
+            let status = device.peer_status(peer, READ);
+            pairs.extend(status.map(|status| Pair {
+                gpus: [*one, *other],
+                status,
+                by_nvlink: device.peer_status(peer, NVLINK) == Ok(0),
+            }));
         }
     }
     pairs

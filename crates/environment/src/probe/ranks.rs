@@ -9,11 +9,10 @@ use std::time::Duration;
 use memchr::memmem;
 use regex_lite::Regex;
 
-use super::cuda::Function;
-use super::libraries::{Libraries, Library, locate};
+use super::cuda::Functions;
+use super::libraries::{Libraries, Library};
 use crate::facts::Version;
-use crate::patience::{self, LoadError};
-use crate::{Answer, Reply, Source, files};
+use crate::{Answer, Reply, Source, system};
 
 /// Launchers: their names and their variables for this process's rank, the number of ranks, and the rank on this node.
 /// torchrun: docs.pytorch.org/docs/stable/elastic/run.html. Open MPI: docs.open-mpi.org, environment variables. PMI: MPICH's hydra and
@@ -88,22 +87,19 @@ pub(crate) struct Mpi {
 
 impl Mpi {
     pub(crate) fn look(source: &Source) -> Self {
-        let launcher = source
-            .program("mpirun")
-            .or_else(|| source.program("mpiexec"));
+        let mut names = ["mpirun", "mpiexec"].into_iter();
+        let launcher = names.find_map(|name| source.program(name));
         let resolved = launcher.as_deref().map(|path| source.resolved(path));
         let kind = resolved.as_deref().and_then(kind_of);
         let recorded = |path: &Path| recorded(source, path, kind?);
         let version = resolved.as_deref().and_then(recorded);
-        let status = source.text("/proc/self/status").unwrap_or_default();
         // Real and effective user.
-        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-        let effective = users.and_then(|users| users.split_whitespace().nth(1));
+        let users = source.after("Uid:", "/proc/self/status");
         Self {
             launcher,
             kind,
             version,
-            is_root: effective == Some("0"),
+            is_root: users.is_some_and(|users| users.split_whitespace().nth(1) == Some("0")),
         }
     }
 }
@@ -134,9 +130,7 @@ fn recorded(source: &Source, launcher: &Path, kind: Kind) -> Option<Version> {
     ]
     .into_iter();
     let mut files = folders.map(|folder| prefix.join(folder).join("pkgconfig").join(name));
-    let text = files.find_map(|file| source.text(file))?;
-    let mut lines = text.lines();
-    Version::parse(lines.find_map(|line| line.strip_prefix("Version:"))?)
+    Version::parse(&files.find_map(|file| source.after("Version:", file))?)
 }
 
 impl Kind {
@@ -228,27 +222,20 @@ fn reaches_gpus(source: &Source) -> bool {
     let has_module = modules.any(|name| source.exists(format!("/sys/module/{name}")));
     let driver = source.line("/proc/driver/nvidia/version");
     let is_open = driver.is_some_and(|driver| driver.contains("Open Kernel Module"));
-    let release = source
-        .line("/proc/sys/kernel/osrelease")
-        .unwrap_or_default();
-    let release = release.split('-').next().and_then(Version::parse);
+    let release = source.line("/proc/sys/kernel/osrelease");
+    let release = release.and_then(|release| Version::parse(release.split('-').next()?));
     has_module || is_open && release.is_some_and(|release| release >= WITH_DMA_BUF)
 }
 
 /// The soft limit in `Max locked memory  8388608  8388608  bytes`, unless the process may exceed it.
 fn lockable(source: &Source) -> Option<u64> {
-    let status = source.text("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let capabilities = lines.find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let capabilities = source.after("CapEff:", "/proc/self/status");
+    let capabilities = capabilities.and_then(|text| u64::from_str_radix(&text, 16).ok());
     if capabilities.is_some_and(|bits| bits & MAY_LOCK != 0) {
         return None;
     }
-    let limits = source.text("/proc/self/limits")?;
-    let limit = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max locked memory"))?;
-    limit.split_whitespace().next()?.parse().ok()
+    let limits = source.after("Max locked memory", "/proc/self/limits")?;
+    limits.split_whitespace().next()?.parse().ok()
 }
 
 /// NCCL as it is loaded.
@@ -259,19 +246,12 @@ pub(crate) struct Nccl {
     pub(crate) cuda: Option<Version>,
 }
 
-const NCCL: &str = "libnccl.so.2";
-
-type GetVersion = extern "C" fn(&mut c_int) -> u32;
-
 /// Loads NCCL and asks for its version. Nothing is done on a GPU.
 pub(crate) fn nccl(source: &Source, limit: Duration) -> Answer<Nccl> {
-    let paths = locate(source, &[NCCL]);
-    let not_found = || LoadError::Absent(format!("{NCCL}: not found"));
-    let library = patience::load(paths.first().ok_or_else(not_found)?, limit)?;
-    // SAFETY: `ncclResult_t ncclGetVersion(int *)`, which may be called at any time.
-    let get_version = unsafe { Function::<GetVersion>::of(&library, "ncclGetVersion") };
+    let library = Functions::load(source, "libnccl.so.2", limit)?;
     let mut number = 0;
-    let asked = get_version.call(|get_version| get_version(&mut number));
+    // SAFETY: the signature of nccl.h; it may be called at any time.
+    let asked = unsafe { library.ncclGetVersion(&mut number) };
     let reply = asked.map(|()| {
         let libraries = Libraries::look(source);
         let file = libraries.find("nccl").map(|library| library.path());
@@ -294,12 +274,8 @@ fn version_of(number: c_int) -> Option<Version> {
 /// the kernels: at 3.5 MB in 2.32.3 from PyPI.
 fn cuda_in(file: &Path) -> Option<Version> {
     const FIRST: u64 = 64 << 20;
-    let mut bytes = Vec::new();
-    files::open(file)
-        .ok()?
-        .take(FIRST)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    let (file, mut bytes) = (system::open(file).ok()?, Vec::new());
+    file.take(FIRST).read_to_end(&mut bytes).ok()?;
     let text = Regex::new(r"^NCCL version [0-9.]+\+cuda([0-9]+\.[0-9]+)").ok()?;
     memmem::find_iter(&bytes, "NCCL version ").find_map(|start| {
         let end = bytes.len().min(start + 64);

@@ -22,6 +22,18 @@ use super::rule::{Attention, wide};
 /// It keeps what [`attention`] keeps. With a mask and `max_bias`, it also keeps their product for each head, and f16 and bf16 are computed
 /// in f32, of which copies of `q`, `k` and `v` are kept.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::attention::{AttnMask, flash_attn};
+///
+/// let q = Tensor::randn(0f32, 1., (2, 10, 8, 16), &Device::Cpu)?; // [batch, positions, heads, width]
+/// let k = Tensor::randn(0f32, 1., (2, 10, 4, 16), &Device::Cpu)?; // 4 key heads
+/// let mask = AttnMask::Causal { kv_offset: 0 };
+/// let y = flash_attn::<f32>(&q, &k, &k, 0.25, mask, None, None)?;
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`attention`].
 pub fn flash_attn<T>(

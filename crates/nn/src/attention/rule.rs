@@ -51,6 +51,20 @@ impl Attention {
 
     /// Query i is at key i + `offset` and sees keys 0 to i + `offset`, if there are so many: the first query follows `offset` cached
     /// keys.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// # fn main() -> candle_core::Result<()> {
+    /// // Two new tokens after 10 that are cached.
+    /// let q = Tensor::randn(0f32, 1., (1, 4, 2, 8), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let k = Tensor::randn(0f32, 1., (1, 4, 12, 8), &Device::Cpu)?;
+    /// let y = attention(&q, &k, &k, &Attention::default().causal_from(10))?;
+    /// assert_eq!(y.dims(), [1, 4, 2, 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn causal_from(mut self, offset: usize) -> Self {
         (self.causal, self.offset) = (true, Some(offset));
         self
@@ -58,6 +72,19 @@ impl Attention {
 
     /// Each query sees `left` keys before its own position and `right` keys after it, none of them if it is also causal. Without
     /// [`causal_from`](Self::causal_from), the last query is at the last key.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// # fn main() -> candle_core::Result<()> {
+    /// // Each token sees itself and the 127 before it.
+    /// let options = Attention::default().causal().window(127, 0);
+    /// let q = Tensor::randn(0f32, 1., (1, 4, 300, 8), &Device::Cpu)?;
+    /// assert_eq!(attention(&q, &q, &q, &options)?.dims(), q.dims());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn window(mut self, left: usize, right: usize) -> Self {
         self.window = Some([left, right]);
         self
@@ -72,6 +99,19 @@ impl Attention {
 
     /// The positions are those of several sequences, one after the other, and a query sees keys of its own sequence only. Each
     /// sequence has a number of queries and a number of keys. All other options, but a mask, apply within each sequence.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// # fn main() -> candle_core::Result<()> {
+    /// // Texts of 3 and 5 tokens in one sample, which do not see each other.
+    /// let options = Attention::default().causal().lengths(&[3, 5], &[3, 5]);
+    /// let q = Tensor::randn(0f32, 1., (1, 4, 8, 16), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// assert_eq!(attention(&q, &q, &q, &options)?.dims(), q.dims());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lengths(mut self, queries: &[usize], keys: &[usize]) -> Self {
         self.lengths = Some([queries.to_vec(), keys.to_vec()]);
         self
@@ -81,6 +121,21 @@ impl Attention {
     /// broadcast to (batch, heads, queries, keys), its type is that of the queries.
     ///
     /// If the mask leads to a Var, it gets its gradient.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// # fn main() -> candle_core::Result<()> {
+    /// // The second of two samples has a key less.
+    /// let hidden = f32::NEG_INFINITY;
+    /// let mask = Tensor::new(&[[0f32, 0., 0.], [0., 0., hidden]], &Device::Cpu)?;
+    /// let mask = mask.reshape((2, 1, 1, 3))?; // [batch, heads, queries, keys]
+    /// let q = Tensor::randn(0f32, 1., (2, 4, 3, 8), &Device::Cpu)?;
+    /// assert_eq!(attention(&q, &q, &q, &Attention::default().mask(&mask))?.dims(), q.dims());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mask(mut self, mask: &Tensor) -> Self {
         self.mask = Some(mask.clone());
         self

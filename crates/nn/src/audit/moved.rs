@@ -1,3 +1,5 @@
+//! Moving a Var to measure the loss's slope: along its gradient, and in random directions, by a part of its own values.
+
 use std::sync::PoisonError;
 
 use candle_core::{DType, Device, Result, Tensor, Var};

@@ -92,6 +92,22 @@ impl Audit {
 
     /// [`check`](Self::check) without the Vars that match one of these names or patterns, in which `*` stands for any text.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let head = linear(4, 2, vb.pp("head"))?;
+    /// linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+    /// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+    /// assert_eq!(report.get("head.weight").expect("a Var").received, Received::Finite);
+    /// assert_eq!(report.count(Received::Nothing), 2);
+    /// report.check_except(["pooler.*"])?;
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`check`](Self::check), or [`AuditError::NoMatch`] for a pattern that matches no Var.
     pub fn check_except(

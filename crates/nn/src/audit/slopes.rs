@@ -1,3 +1,8 @@
+//! Whether a gradient is the slope of the loss, by differences at smaller and smaller steps.
+//!
+//! A gradient is called wrong only where several steps in a row show the same difference, which a kink, a step that is too large, and rounding
+//! errors do not; and right or wrong only where the loss resolves the change that it claims.
+
 use std::collections::HashSet;
 use std::ops::Range;
 

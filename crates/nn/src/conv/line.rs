@@ -7,6 +7,20 @@ use super::layer::{layer, record_with_bias, widened};
 
 layer! {
     /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::conv::{Conv1dConfig, conv1d};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = Conv1dConfig { padding: 1, ..Default::default() };
+    /// let conv = conv1d(4, 8, 3, config, vb)?;
+    /// let x = Tensor::randn(0f32, 1., (2, 4, 10), &Device::Cpu)?; // [batch, channels, length]
+    /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 10]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
     conv1d "with", conv1d_no_bias "without"
 }

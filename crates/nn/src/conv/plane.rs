@@ -5,6 +5,20 @@ use super::layer::{layer, record_with_bias, widened};
 
 layer! {
     /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::conv::{Conv2dConfig, conv2d};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = Conv2dConfig { padding: 1, stride: 2, ..Default::default() };
+    /// let conv = conv2d(3, 8, 3, config, vb)?; // 3 to 8 channels, a kernel of 3 x 3
+    /// let x = Tensor::randn(0f32, 1., (2, 3, 16, 16), &Device::Cpu)?; // [batch, channels, height, width]
+    /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 8, 8]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
     conv2d "with", conv2d_no_bias "without"
 }
@@ -122,6 +136,20 @@ fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> 
 layer! {
     /// The transpose of a convolution over the last two dimensions, as [`candle_nn::ConvTranspose2d`]; f16 and bf16 are computed in f32 and
     /// rounded at the end, so that gradients are summed in f32. It keeps its inputs, in f32.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::conv::{ConvTranspose2dConfig, conv_transpose2d};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = ConvTranspose2dConfig { stride: 2, ..Default::default() };
+    /// let conv = conv_transpose2d(8, 3, 2, config, vb)?;
+    /// let x = Tensor::randn(0f32, 1., (1, 8, 5, 5), &Device::Cpu)?; // [batch, channels, height, width]
+    /// assert_eq!(conv.forward(&x)?.dims(), [1, 3, 10, 10]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),
     conv_transpose2d "with", conv_transpose2d_no_bias "without"
 }

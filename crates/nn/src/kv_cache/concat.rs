@@ -9,6 +9,19 @@ use crate::graph::record;
 /// backward pass for the new positions. All other methods are candle's, and what they return has no graph.
 ///
 /// Cache and graph share the concatenation. The graph keeps the new keys and values besides.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::kv_cache::ConcatKvCache;
+///
+/// let mut cache = ConcatKvCache::new(2); // (batch, heads, positions, width)
+/// let prompt = Tensor::zeros((1, 2, 5, 8), DType::F32, &Device::Cpu)?;
+/// cache.append(&prompt, &prompt)?;
+/// let token = Tensor::ones((1, 2, 1, 8), DType::F32, &Device::Cpu)?;
+/// let (k, _) = cache.append(&token, &token)?;
+/// assert_eq!(k.dims(), [1, 2, 6, 8]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct ConcatKvCache(candles::ConcatKvCache);
 

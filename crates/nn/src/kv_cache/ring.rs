@@ -13,6 +13,21 @@ pub type Cache = Ring<false>;
 /// With a graph, an append to a cache that is not empty copies the ring once; graph and cache share the copy. The graph keeps the
 /// new positions besides. Without one, what is returned changes with the next append:
 /// [what this means for other gradients](super#constant-keys-and-values).
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::kv_cache::RotatingCache;
+///
+/// // The last 4 positions, along dimension 0.
+/// let mut cache = RotatingCache::new(0, 4);
+/// for position in 0..5 {
+///     cache.append(&Tensor::new(&[position as f32], &Device::Cpu)?)?;
+/// }
+/// assert_eq!(cache.positions(1), [4, 5, 2, 3]); // in the order of the ring
+/// let all = cache.append(&Tensor::new(&[5f32], &Device::Cpu)?)?;
+/// assert_eq!(all.to_vec1::<f32>()?, [4., 5., 2., 3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub type RotatingCache = Ring<true>;
 
 /// Keys or values: a [`RotatingCache`] if it rotates, else a [`Cache`].

@@ -16,6 +16,19 @@ use crate::recompute::note_logits;
 /// It keeps the logarithm of each row's sum of e^(x − max): N numbers, f64 for f64 and f32 for all others. The graph also holds the
 /// logits and the targets.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::loss::cross_entropy;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let logits = Tensor::zeros((3, 4), DType::F32, &Device::Cpu)?; // all classes are as likely
+/// let targets = Tensor::new(&[0u32, 3, u32::MAX], &Device::Cpu)?; // the last row is padding
+/// let loss = cross_entropy(&logits, &targets)?.to_scalar::<f32>()?;
+/// assert!((loss - 4f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If the shapes do not match, or on the CPU if a target is not below C; the message names the row. On CUDA a target out of range is
 /// found without waiting for the device: the loss is NaN, and so is the gradient of that row. On Metal it is not noticed, as by
@@ -142,6 +155,19 @@ impl Kernel<3, 1> for CrossEntropy {
 /// bf16 the loss is f32, as is its sum.
 ///
 /// It keeps nothing of the input. The graph holds the targets.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::{loss::nll, ops::log_softmax};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let logits = Tensor::new(&[[2f32, 2.], [2., 2.]], &Device::Cpu)?;
+/// let targets = Tensor::new(&[0u32, 1], &Device::Cpu)?;
+/// let loss = nll(&log_softmax(&logits, 1)?, &targets)?.to_scalar::<f32>()?;
+/// assert!((loss - 2f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// If the shapes do not match, for targets of another type, or on the CPU if a target is not below C; the message names the row. On

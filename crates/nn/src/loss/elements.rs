@@ -9,6 +9,18 @@ use crate::kernel::{same_type, sum_type};
 ///
 /// It keeps its two inputs.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::loss::mse;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let predicted = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+/// let wanted = Tensor::new(&[1f32, 4.], &Device::Cpu)?;
+/// assert_eq!(mse(&predicted, &wanted)?.to_scalar::<f32>()?, 2.); // (0 + 4) / 2
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If the shapes, types or devices differ.
 pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
@@ -28,6 +40,19 @@ pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 /// [`candle_nn::loss::huber`]. For f16 and bf16 the loss is f32, as is its sum.
 ///
 /// It keeps its two inputs.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::loss::huber;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let predicted = Tensor::new(&[0.5f32, 3.], &Device::Cpu)?;
+/// let wanted = Tensor::new(&[0f32, 0.], &Device::Cpu)?;
+/// let loss = huber(&predicted, &wanted, 1.)?.to_scalar::<f32>()?;
+/// assert_eq!(loss, (0.125 + 2.5) / 2.);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`mse`].
@@ -49,6 +74,19 @@ pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
 /// as is its sum.
 ///
 /// It keeps its two inputs.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::loss::binary_cross_entropy_with_logit;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let logits = Tensor::new(&[0f32, 200.], &Device::Cpu)?;
+/// let targets = Tensor::new(&[1f32, 1.], &Device::Cpu)?;
+/// let loss = binary_cross_entropy_with_logit(&logits, &targets)?.to_scalar::<f32>()?;
+/// assert!((loss - 2f32.ln() / 2.).abs() < 1e-6); // the second one is right
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`mse`].

@@ -25,6 +25,20 @@ pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
 ///
 /// It keeps nothing: neither input nor output.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::dropout_with_seed;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+/// let once = dropout_with_seed(&x, 0.5, 7)?.to_vec1::<f32>()?;
+/// let again = dropout_with_seed(&x, 0.5, 7)?.to_vec1::<f32>()?;
+/// assert_eq!(once, again);
+/// assert!(once.iter().all(|y| [0., 2.].contains(y))); // 0 or 1 / (1 − 0.5)
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`dropout`].
 pub fn dropout_with_seed(xs: &Tensor, drop_p: f32, seed: u64) -> Result<Tensor> {
@@ -91,6 +105,21 @@ impl Kernel<1, 1> for Mask {
 }
 
 /// [`dropout`] as a layer, as [`candle_nn::Dropout`].
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::Dropout;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+/// let dropout = Dropout::new(0.1);
+/// let evaluated = dropout.forward(&x, false)?; // as it is
+/// assert_eq!(evaluated.to_vec2::<f32>()?, [[1.; 3]; 2]);
+/// let trained = dropout.forward(&x, true)?; // about one in ten is 0
+/// assert_eq!(trained.dims(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Dropout {
     drop_p: f32,

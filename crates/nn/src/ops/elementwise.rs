@@ -57,6 +57,19 @@ impl Kernel<2, 1> for Curve {
 ///
 /// It keeps its input.
 ///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom_nn::ops::silu;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Var::new(&[-1f32, 0., 1.], &Device::Cpu)?;
+/// let gradients = silu(&x)?.sum_all()?.backward()?;
+/// let slopes = gradients.get(&x).expect("a gradient").to_vec1::<f32>()?;
+/// assert!((slopes[1] - 0.5).abs() < 1e-6); // the slope at 0
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// For a type other than f64, f32, f16 and bf16.
 pub fn silu(xs: &Tensor) -> Result<Tensor> {
@@ -77,6 +90,17 @@ pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
 ///
 /// It keeps its input.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::hard_sigmoid;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[-4f32, 0., 4.], &Device::Cpu)?;
+/// assert_eq!(hard_sigmoid(&x)?.to_vec1::<f32>()?, [0., 0.5, 1.]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`silu`].
 pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
@@ -96,6 +120,17 @@ pub fn mish(xs: &Tensor) -> Result<Tensor> {
 /// x, or x · `negative_slope` where x is negative, as [`candle_nn::ops::leaky_relu`]. The derivative at zero is the mean of both slopes.
 ///
 /// It keeps its input.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::leaky_relu;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[-2f32, 3.], &Device::Cpu)?;
+/// assert_eq!(leaky_relu(&x, 0.5)?.to_vec1::<f32>()?, [-1., 3.]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`silu`].
@@ -118,6 +153,18 @@ pub fn selu(xs: &Tensor, alpha: f32, gamma: f32) -> Result<Tensor> {
 ///
 /// It keeps nothing. candle's sum keeps both tensors until the graph is dropped.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::add;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::ones((2, 4), DType::F32, &Device::Cpu)?; // what a block receives
+/// let block = Tensor::ones((2, 4), DType::F32, &Device::Cpu)?; // and what it computes
+/// assert_eq!(add(&x, &block)?.to_vec2::<f32>()?, [[2.; 4]; 2]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If shapes, types or devices differ.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -130,6 +177,19 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// silu(gate) · up, as [`swiglu`](super::swiglu()) of two tensors (Shazeer 2020, arXiv 2002.05202).
 ///
 /// It keeps the two inputs.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::silu_mul;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// // The two products of a perceptron, as in Llama.
+/// let gate = Tensor::randn(0f32, 1., (2, 10, 64), &Device::Cpu)?; // [batch, tokens, width]
+/// let up = Tensor::randn(0f32, 1., (2, 10, 64), &Device::Cpu)?;
+/// assert_eq!(silu_mul(&gate, &up)?.dims(), [2, 10, 64]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// If shapes, types or devices differ, or for a type other than f64, f32, f16 and bf16.
@@ -155,6 +215,17 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// silu(a) · b, where a and b are the halves of the last dimension, as [`candle_nn::ops::swiglu`], in one operation. Any strides.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::swiglu;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let both = Tensor::randn(0f32, 1., (2, 10, 128), &Device::Cpu)?; // one product for gate and up
+/// assert_eq!(swiglu(&both)?.dims(), [2, 10, 64]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// For a tensor without dimensions, a last dimension that has no halves, or a type other than f64, f32, f16 and bf16.

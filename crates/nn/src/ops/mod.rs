@@ -30,6 +30,21 @@ use super::layer_norm::normalize;
 ///
 /// It keeps its output.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::rms_norm;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[3f32, 4.], [-6., 8.]], &Device::Cpu)?;
+/// let alpha = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let squares = rms_norm(&x, &alpha, 1e-6)?.sqr()?.mean(1)?.to_vec1::<f32>()?;
+/// assert!(squares.iter().all(|mean| (mean - 1.).abs() < 1e-5));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019, arXiv 1910.07467).
+///
 /// # Errors
 /// If the shapes do not match, or `alpha` has another type than `xs`, or they are not f64, f32, f16 or bf16.
 pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
@@ -44,6 +59,22 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// this one.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::layer_norm;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[1f32, 2., 3., 6.]], &Device::Cpu)?;
+/// let (alpha, beta) = (x.ones_like()?.squeeze(0)?, x.zeros_like()?.squeeze(0)?);
+/// let y = layer_norm(&x, &alpha, &beta, 1e-6)?;
+/// assert!(y.mean_all()?.to_scalar::<f32>()?.abs() < 1e-5);
+/// assert!((y.sqr()?.mean_all()?.to_scalar::<f32>()? - 1.).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After Ba, Kiros and Hinton, "Layer Normalization" (2016, arXiv 1607.06450).
 ///
 /// # Errors
 /// If the shapes do not match, or a parameter has another type than `xs`, or they are not f64, f32, f16 or bf16.
@@ -63,6 +94,19 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
 /// The result is not contiguous: as that of [`attention`], it is a transposed view of (batch, queries, heads, value width).
 ///
 /// It keeps what [`attention`] keeps.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::sdpa;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let q = Tensor::randn(0f32, 1., (2, 8, 10, 16), &Device::Cpu)?;
+/// let (k, v) = (q.narrow(1, 0, 4)?, q.narrow(1, 4, 4)?); // 4 key heads
+/// let y = sdpa(&q, &k, &v, None, true, 0.25, 1.)?; // 1/√16
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`attention`].
@@ -134,6 +178,19 @@ pub fn scatter_add(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim)
 /// In candle 0.11.1 the gradient of x is also that of the elements that were replaced.
 ///
 /// It keeps the indices.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::scatter;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?;
+/// let indexes = Tensor::new(&[[2u32, 0]], &Device::Cpu)?;
+/// let source = Tensor::new(&[[5f32, 6.]], &Device::Cpu)?;
+/// assert_eq!(scatter(&x, &indexes, &source, 1)?.to_vec2::<f32>()?, [[6., 2., 5.]]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`scatter_add`].

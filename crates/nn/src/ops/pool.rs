@@ -1,3 +1,5 @@
+//! Pooling of images with gradients that candle lacks, or has wrong.
+
 use candle_core::{DType, Device, Result, Tensor, ToUsize2, bail};
 
 use super::resample::{Line, record_map, resample};

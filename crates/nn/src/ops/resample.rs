@@ -1,3 +1,5 @@
+//! Images and sequences in another size, by the nearest element or interpolated, with gradients for any factor.
+
 use candle_core::{Device, Result, Tensor, bail};
 
 use crate::conv::widened;
@@ -39,6 +41,18 @@ pub fn upsample_nearest2d(x: &Tensor, height: usize, width: usize) -> Result<Ten
 
 /// A sequence (batch, channels, length) in another length, as [`Tensor::upsample_nearest1d`], which does not run on CUDA: see
 /// [`upsample_nearest2d`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::upsample_nearest1d;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[[1f32, 2., 3.]]], &Device::Cpu)?; // [batch, channels, length]
+/// let y = upsample_nearest1d(&x, 6)?.flatten_all()?;
+/// assert_eq!(y.to_vec1::<f32>()?, [1., 1., 2., 2., 3., 3.]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// If x has other than three dimensions, or a length is zero.

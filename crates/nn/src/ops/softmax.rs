@@ -9,6 +9,18 @@ use crate::kernel::{self, Extent, Kernel, Number, Plan, max_of, sum_of, sum_of_p
 ///
 /// It keeps its output. Over another dimension than the last, both passes work on a transposed copy.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::softmax;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::new(&[[1f32, 1.], [0., f32::NEG_INFINITY]], &Device::Cpu)?;
+/// let y = softmax(&x, 1)?; // of the shape of x
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.5, 0.5], [1., 0.]]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// candle's, for a dimension out of range or a type other than f64, f32, f16 and bf16.
 pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
@@ -20,6 +32,18 @@ pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
 ///
 /// It keeps its output.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::softmax_last_dim;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let scores = Tensor::zeros((2, 8, 10, 4), DType::F32, &Device::Cpu)?; // [batch, heads, queries, keys]
+/// let weights = softmax_last_dim(&scores)?;
+/// assert_eq!(weights.get(0)?.get(0)?.get(0)?.to_vec1::<f32>()?, [0.25; 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// candle's, for a tensor without dimensions or of a type other than f64, f32, f16 and bf16.
 pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
@@ -29,6 +53,18 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
 /// The logarithm of [`softmax`], as [`candle_nn::ops::log_softmax`], in one operation.
 ///
 /// It keeps its output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::log_softmax;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let logits = Tensor::new(&[[2f32, 2.]], &Device::Cpu)?;
+/// let logs = log_softmax(&logits, 1)?.to_vec2::<f32>()?;
+/// assert!((logs[0][0] + 2f32.ln()).abs() < 1e-6); // the logarithm of 1/2
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`softmax`].

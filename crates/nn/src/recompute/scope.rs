@@ -130,6 +130,28 @@ pub(super) fn differentiated<T>(differentiate: impl FnOnce() -> Result<T>) -> Re
 
 /// Returns whether a [`recompute`](crate::recompute) region runs for the second time on this thread, in the backward pass. A layer
 /// that changes state of its own in the forward pass, such as running statistics, leaves it as it is then.
+///
+/// ```
+/// use std::cell::Cell;
+///
+/// use candle_headroom_nn::is_recomputing;
+///
+/// /// A layer of your own that counts its forward passes.
+/// #[derive(Default)]
+/// struct Counting(Cell<usize>);
+///
+/// impl Counting {
+///     fn forward(&self) {
+///         if !is_recomputing() {
+///             self.0.set(self.0.get() + 1);
+///         }
+///     }
+/// }
+///
+/// let layer = Counting::default();
+/// layer.forward();
+/// assert_eq!(layer.0.get(), 1);
+/// ```
 pub fn is_recomputing() -> bool {
     IS_AGAIN.get()
 }

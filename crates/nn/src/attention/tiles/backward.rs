@@ -1,3 +1,6 @@
+//! The backward pass of attention on the CPU: scores are computed again, in tiles of 128 queries and 256 keys. Each gradient is a sum of the
+//! same terms in the same order, however threads share the tiles.
+
 use std::ops::Range;
 
 use candle_core::{Result, Tensor};

@@ -1,3 +1,6 @@
+//! The forward pass of attention on the CPU: scores of some queries at a time, in a tile that stays in a core's cache. Tiles depend on sizes
+//! alone, so results do not depend on the number of threads.
+
 use candle_core::{Result, Tensor};
 
 use super::rows::{Bias, View, cap, drop_out, exponentials, from_vec, only, views};

@@ -1,4 +1,5 @@
-//! What a loss of tokens is given: options, targets and weights.
+//! What a loss of tokens is given: options, and targets and weights, checked where they can be read without waiting for a device, and scaled so
+//! that f16 holds the gradients of logits.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -36,6 +37,21 @@ impl LinearCrossEntropy {
 
     /// Multiplies the loss of each token by a weight, at least 0, in the shape of the targets. The mean is then Σ weight · loss /
     /// Σ weight. Weights get no gradient. A token of weight 0 is ignored.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy_sum};
+    ///
+    /// let hidden = Tensor::zeros((1, 3, 8), DType::F32, &Device::Cpu)?; // [samples, tokens, width]
+    /// let weight = Tensor::zeros((10, 8), DType::F32, &Device::Cpu)?; // [classes, width]
+    /// let targets = Tensor::new(&[[2u32, 5, 7]], &Device::Cpu)?;
+    /// // The answer counts twice as much as the question, and padding not at all.
+    /// let weights = Tensor::new(&[[1f32, 2., 0.]], &Device::Cpu)?;
+    /// let options = LinearCrossEntropy::default().token_weights(&weights);
+    /// let sum = linear_cross_entropy_sum(&hidden, &weight, &targets, &options)?;
+    /// assert_eq!(sum.weight, 3.);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn token_weights(mut self, weights: &Tensor) -> Self {
         self.token_weights = Some(weights.detach());
         self
@@ -62,6 +78,8 @@ impl LinearCrossEntropy {
     }
 
     /// Computes so many rows of logits at a time, at least 1, instead of a number chosen from sizes and memory.
+    ///
+    /// Fewer rows take less memory and more launches. The result changes within rounding.
     pub fn chunk_rows(mut self, rows: usize) -> Self {
         self.chunk_rows = Some(rows);
         self

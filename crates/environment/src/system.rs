@@ -1,8 +1,43 @@
-//! The memory that this machine and this container give a process.
+//! What the operating system gives: files of unknown size and kind, read without waiting for a writer, and the memory that this machine and
+//! this container give a process.
 
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::files;
+#[cfg(unix)]
+use rustix::fs::OFlags;
+
+/// The number of bytes that are read of a file; files in `/proc` and `/sys` are far smaller.
+const MOST: u64 = 1 << 20;
+
+/// The beginning of a file as text; invalid UTF-8 is replaced.
+pub fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open(path)?.take(MOST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Opens a file for reading.
+pub fn open(path: &Path) -> io::Result<File> {
+    without_waiting(File::options().read(true)).open(path)
+}
+
+/// Makes opening and reading return at once. A pipe without a writer, or the kernel's log at its end, would block forever.
+pub fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    options
+}
+
+/// As [`without_waiting`], and opening a symbolic link fails; on Unix only.
+pub fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    options.custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
+    options
+}
 
 /// Version 1 writes a number near `i64::MAX` where there is no limit, version 2 the word `max`.
 const UNLIMITED: u64 = 1 << 62;
@@ -20,7 +55,7 @@ pub struct SystemMemory {
 
 impl SystemMemory {
     pub fn read() -> Self {
-        Self::read_by(|path| files::text(path).ok())
+        Self::read_by(|path| text(path).ok())
     }
 
     /// Reads the files of `/proc` and `/sys` through `text`, which the environment check replaces.
