@@ -1,4 +1,4 @@
-//! Where samples go: files that are rotated, closures, and anything else that writes. A sink that panics is dropped, and the monitor goes on.
+//! Where samples go: files that are rotated, gauges, closures, and anything else that writes. A sink that panics is dropped, and the monitor goes on.
 
 use std::collections::BTreeMap;
 use std::io;

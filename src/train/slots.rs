@@ -2,6 +2,7 @@
 //!
 //! A buffer is allocated with a parameter's first gradient and kept: f32 for f16 and bf16 parameters. All buffers that a micro-batch needs are there
 //! before the first one changes. Which parameters have to receive a gradient, and by which update, is checked here too.
+//! Buffers that ranks exchange are filled before the sum, and copied back after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
