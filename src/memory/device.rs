@@ -138,7 +138,7 @@ impl DeviceMemory {
     /// stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// It waits for the work that is queued on the device. A limit below the bytes in use is
-    /// [`MemoryError::BelowUse`](crate::error::MemoryError::BelowUse), which has both numbers; drop tensors first, or ask for more.
+    /// [`MemoryError::BelowUse`], which has both numbers; drop tensors first, or ask for more.
     ///
     /// ```no_run
     /// use candle_headroom::memory::Limit;

@@ -74,7 +74,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
     ///
     /// A plain tensor is the mean over the samples and counts with their number. For a mean over tokens give a
-    /// [`Loss::weighted_mean`](super::Loss::weighted_mean): `samples` is then for the report alone.
+    /// [`Loss::weighted_mean`]: `samples` is then for the report alone.
     ///
     /// # Errors
     /// - a loss that cannot be used ([`is_loss`](Error::is_loss)), and any error of the backward pass: nothing was added;

@@ -67,7 +67,7 @@ pub trait Resumable {
     /// the parameters first.
     ///
     /// # Errors
-    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
+    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`] for counters that
     /// cannot be read. Nothing changes then.
     fn load_state(&mut self, state: &StateDict) -> Result<()>;
 
@@ -385,7 +385,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// ```
     ///
     /// # Errors
-    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
+    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`] for counters that
     /// cannot be read. Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let trainer = self.core.accumulator.restore(state)?;
