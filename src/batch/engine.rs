@@ -10,8 +10,9 @@ use candle_core::Device;
 use super::event::{Event, EventKind, Observer, Task, TrainingEvent};
 use super::measured::Measured;
 use super::policy::{BatchPolicy, Extent};
-use super::recompute::{Recompute, Regions};
+use super::recompute::{Plan, Recompute, Regions};
 use super::regions::{KnownRegions, Trial, shape};
+use super::speed::Speeds;
 use crate::error::{Error, Holding, Result};
 use crate::layers;
 use crate::memory::DeviceMemory;
@@ -41,6 +42,7 @@ pub(crate) struct Engine {
     pub(super) regions: KnownRegions,
     /// The size of the last micro-batch, in samples, and the bytes that it took.
     pub(crate) measured: Option<(usize, u64)>,
+    speeds: Speeds,
 }
 
 impl Engine {
@@ -66,6 +68,7 @@ impl Engine {
             trials: HashMap::new(),
             regions: KnownRegions::default(),
             measured: None,
+            speeds: Speeds::default(),
         }
     }
 
@@ -101,11 +104,15 @@ impl Engine {
             ..Processed::empty()
         };
         let done = work(self, &mut processed);
+        let elapsed = began.elapsed();
         processed.peak = measured.peak();
+        if done.is_ok() && processed.retries == 0 {
+            self.speeds.note(&processed.sizes, elapsed);
+        }
         match &done {
             Ok(_) => self.notify(|| EventKind::BatchEnded {
                 began,
-                elapsed: began.elapsed(),
+                elapsed,
                 sizes: &processed.sizes,
                 retries: processed.retries,
                 recomputed: processed.recomputed,
@@ -123,6 +130,14 @@ impl Engine {
             }
         }
         (processed, done)
+    }
+
+    /// Returns the policy's plan, and a size that was faster than the last batch's.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        Some(Plan {
+            faster: self.speeds.faster(),
+            ..self.policy.plan()?
+        })
     }
 
     /// Begins a micro-batch of so many samples, or an update with 0, for the memory of layers. `held` is what the training holds.
@@ -144,7 +159,7 @@ impl Engine {
         let kind = kind();
         let plan = match kind {
             BatchBegan { .. } | PhaseBegan(_) | PhaseEnded { .. } | MicroBatchEnded { .. } => None,
-            _ => self.policy.plan(),
+            _ => self.plan(),
         };
         let event = TrainingEvent {
             rank: self.rank,

@@ -14,6 +14,7 @@ mod recompute;
 mod regions;
 mod run;
 mod slices;
+mod speed;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub(crate) use engine::Engine;
@@ -34,6 +35,7 @@ pub use process::{BatchProcessor, BatchProcessorBuilder, find_batch_size, proces
 pub use recompute::{Plan, Reason, Recompute, RecomputeReason, Recomputing, Regions};
 pub(crate) use slices::not_empty;
 pub use slices::{Batch, Parts, Samples};
+pub use speed::Speed;
 
 #[doc(inline)]
 pub use crate::__impl_batch as impl_batch;

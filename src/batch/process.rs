@@ -123,7 +123,7 @@ impl BatchProcessor {
 
     /// Returns the policy's plan; `None` for a policy without one.
     pub fn plan(&self) -> Option<Plan> {
-        self.0.policy.plan()
+        self.0.plan()
     }
 
     /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.

@@ -3,6 +3,8 @@ use std::fmt;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use super::speed::Speed;
+
 /// Whether a trainer recomputes the regions that a model marks with [`nn::recompute`](crate::nn::recompute()).
 ///
 /// Every choice gives the same update; on the CPU and with the same micro-batches the same bits. A model without such regions needs none.
@@ -129,6 +131,9 @@ pub struct Plan {
     pub reason: Reason,
     /// Whether marked regions are recomputed, and why; `None` for a model without them, or if a policy does not choose.
     pub regions: Option<Recomputing>,
+    /// The size with which batches have been the fastest so far, if the last batch had another one. Nothing is decided by it: a policy can be
+    /// bounded to a smaller one ([`at_most`](super::PredictiveBuilder::at_most)).
+    pub faster: Option<Speed>,
 }
 
 /// Why a policy does not use larger micro-batches.
@@ -159,6 +164,7 @@ impl Plan {
             using: None,
             reason,
             regions: None,
+            faster: None,
         }
     }
 }
@@ -187,8 +193,17 @@ impl fmt::Display for Plan {
             Some(using) => write!(f, "using {using}: {}", self.reason)?,
             None => write!(f, "using the whole batch: {}", self.reason)?,
         }
-        match self.regions {
-            Some(regions) => write!(f, ", {regions}"),
+        if let Some(regions) = self.regions {
+            write!(f, ", {regions}")?;
+        }
+        match self.faster {
+            Some(Speed {
+                size,
+                samples_per_second: rate,
+            }) => write!(
+                f,
+                "; the fastest so far was {size}, {rate:.1} samples a second"
+            ),
             None => Ok(()),
         }
     }

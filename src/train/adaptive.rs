@@ -477,7 +477,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn plan(&self) -> Option<Plan> {
-        self.engine.policy.plan()
+        self.engine.plan()
     }
 
     /// Returns what training takes of memory, in bytes: what is held, and what micro-batches take, as far as it was measured. Print it after
@@ -498,7 +498,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// Returns the policy's plan for evaluation, as [`plan`](Self::plan) does for training.
     pub fn evaluation_plan(&self) -> Option<Plan> {
-        self.evaluation.policy.plan()
+        self.evaluation.plan()
     }
 
     /// Returns the number of updates so far, including those skipped because a gradient was not finite.

@@ -1,6 +1,8 @@
 //! The loop under trainers and processors, seen through policies and closures from outside the crate.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{
@@ -218,4 +220,45 @@ fn observers_see_the_plan_of_a_policy_from_outside() {
     builder.build().process(&x, |_, _| Ok(())).unwrap();
     let plans = plans.0.lock().unwrap();
     assert_eq!(plans[0].and_then(|plan| plan.using), Some(3));
+}
+
+/// A policy whose size somebody else sets.
+#[derive(Debug, Clone, Default)]
+struct Set(Arc<AtomicUsize>);
+
+impl BatchPolicy for Set {
+    fn size(&self, _: usize) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn failed(&mut self, _: &Failed<'_>) {}
+
+    fn plan(&self) -> Option<Plan> {
+        Some(Plan::new(Reason::Allowed))
+    }
+}
+
+#[test]
+fn a_plan_names_a_size_that_was_faster() {
+    let policy = Set::default();
+    let mut processor = BatchProcessor::builder(policy.clone()).build();
+    let x = Tensor::arange(0f32, 4., &Device::Cpu).unwrap();
+    // A chunk takes as long with any number of samples. The first of each size is slow, and does not count.
+    let mut process = |size: usize, millis: [u64; 2]| {
+        policy.0.store(size, Ordering::Relaxed);
+        for millis in millis {
+            let wait = Duration::from_millis(millis);
+            let chunk = |_, _: &_| Ok(std::thread::sleep(wait));
+            processor.process(&x, chunk).unwrap();
+        }
+        processor.plan().unwrap()
+    };
+    assert_eq!(process(4, [60, 10]).faster, None);
+    let plan = process(1, [10, 10]);
+    let faster = plan.faster.expect("the whole batch at once was faster");
+    assert_eq!(faster.size, 4);
+    assert!(faster.samples_per_second <= 400., "{faster:?}");
+    let text = plan.to_string();
+    assert!(text.contains("; the fastest so far was 4, "), "{text}");
+    assert_eq!(process(4, [10, 10]).faster, None);
 }

@@ -279,6 +279,7 @@ impl BatchPolicy for Predictive {
             using: self.largest().into_iter().chain(allowed).min(),
             reason: self.reason(),
             regions: self.has_regions.then_some(regions),
+            faster: None,
         })
     }
 

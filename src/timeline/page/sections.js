@@ -144,6 +144,17 @@ function tile(name, value, unit, more, share) {
     html(html(box, 'div', 'bar'), 'i', share > 1 ? 'over' : '').style.width = Math.min(100, share * 100) + '%';
   }
 }
+// Samples a second by the size of micro-batches, the fastest first. The first step of a size is slow: it allocates.
+function ratesBySize() {
+  const sums = new Map();
+  for (let i = 0; i < count; i++) {
+    if (steps.retries[i]) continue;
+    const sum = sums.get(steps.most[i]);
+    if (!sum) sums.set(steps.most[i], { samples: 0, busy: 0 });
+    else { sum.samples += steps.samples[i]; sum.busy += steps.busy[i]; }
+  }
+  return [...sums].filter(([, sum]) => sum.busy > 0).map(([size, sum]) => ({ size, rate: sum.samples / sum.busy * 1e6 })).sort((a, b) => b.rate - a.rate);
+}
 function buildTiles() {
   const [peak, unit] = bytes(totals.peak).split(' '), busy = steps.busy.reduce((a, b) => a + b, 0);
   tile('Highest use', peak, unit === 'n/a' ? '' : unit, limit ? `${(totals.peak / limit * 100).toFixed(1)} % of the limit, ${bytes(limit)}` : 'no limit', limit ? totals.peak / limit : undefined);
@@ -151,6 +162,8 @@ function buildTiles() {
     const last = final(steps.most), span = final(steps.ended) - steps.began[0], waits = known(steps.waited);
     tile('Micro-batch', digits(last), last === 1 ? 'sample' : 'samples', `began at ${digits(steps.least[0])}, at most ${digits(most(steps.most))}`);
     tile('Throughput', digits(totals.samples / busy * 1e6), 'samples/s', `${(busy / span * 100).toFixed(0)} % of the time in steps${waits.length ? `, ${(waits.reduce((a, b) => a + b, 0) / span * 100).toFixed(0)} % waiting for data` : ''}`);
+    const rates = ratesBySize(), [fastest, ...others] = rates;
+    if (others.length) tile('Fastest', digits(fastest.size), fastest.size === 1 ? 'sample' : 'samples', rates.slice(0, 4).map(({ size, rate }) => `${digits(rate)} samples/s with ${digits(size)}`).join(', '));
   }
   tile('Work', digits(totals.steps), totals.steps === 1 ? 'step' : 'steps', `${plural(totals.samples, 'sample')}, ${digits(totals.samples ? totals.recomputed / totals.samples * 100 : 0)} % computed again`);
   tile('Did not fit', digits(totals.exhaustions), totals.exhaustions === 1 ? 'time' : 'times', totals.failures ? plural(totals.failures, 'step') + ' failed' : totals.exhaustions ? 'no step was lost' : 'memory never ran out');
