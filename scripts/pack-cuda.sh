@@ -39,7 +39,7 @@ done
 
 cp scripts/run-cuda-suite.sh "$suite/cuda-suite/run"
 echo "${CUDA_COMPUTE_CAP:-that of the GPU where this was packed}" >"$suite/cuda-suite/compute-capability"
-cp README.md docs/how-to/out-of-memory.md docs/explanation/promises.md "$suite/cuda-suite/" # text to train on
+cp README.md docs/how-to/cuda-out-of-memory.md docs/reference/promises.md "$suite/cuda-suite/" # text to train on
 tar -C "$suite" -cf - cuda-suite | xz -T0 -6 >"$archive"
 ls -l "$archive"
 test "$(stat -c %s "$archive")" -lt $((60 << 20)) || { echo "the archive is over 60 MiB" >&2; exit 1; }

@@ -2,7 +2,7 @@
 # Tries each page of the book alone: takes its programs as they stand there, and the dependencies that the page names, makes examples of
 # one package of them, builds these, and runs all but those that are marked `no_run`, which need a GPU or a launcher.
 #
-#     bash scripts/try-pages.sh [PAGE…]       # docs/how-to/recompute.md; by default all how-tos and the tutorial
+#     bash scripts/try-pages.sh [PAGE…]       # docs/how-to/gradient-checkpointing.md; by default all how-tos and the tutorial
 #
 # Prints `figure: docs/pages_tried_alone = N of N`, the pages that have a program. It needs python3 and, for the feature `mpi`, MPI.
 # tests/programs/pages follows the tutorial step by step.

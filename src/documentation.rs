@@ -1,9 +1,9 @@
 //! The book: a tutorial, how-to guides, tables and explanations. `mdbook build` makes a book of the same pages.
 //!
 //! - [`tutorial`]: [your first run](tutorial::first_run), from `cargo new` to a page in the browser.
-//! - [`how_to`]: one problem on each page, by what you see. [Stop dying from out-of-memory](how_to::out_of_memory) comes first.
+//! - [`how_to`]: one problem on each page, by what you see. [Stop dying from out-of-memory](how_to::cuda_out_of_memory) comes first.
 //! - [`mod@reference`]: tables. The API is documented where it is.
-//! - [`explanation`]: how and why; [what is promised](explanation::promises), and [limits](explanation::limits).
+//! - [`explanation`]: how and why; [what is promised](reference::promises), and [limits](explanation::limits).
 //! - [`changelog`]: what changed.
 
 // Links between pages use labels: the page's path and, after `#`, the heading. Each page defines those that it uses at its end, for
@@ -29,31 +29,30 @@ pages! {
 
     /// One problem on each page, which begins with what you see.
     how_to "how-to" {
-        out_of_memory "out-of-memory"
-        host_memory "host-memory"
+        cuda_out_of_memory "cuda-out-of-memory"
+        memory_growth_and_limits "memory-growth-and-limits"
+        batch_size "batch-size"
+        gradient_accumulation "gradient-accumulation"
+        gradient_checkpointing "gradient-checkpointing"
         one_sample "one-sample"
-        recompute "recompute"
         large_vocabulary "large-vocabulary"
         optimizer_memory "optimizer-memory"
         #[cfg(any(feature = "layers", not(doctest)))] // its programs need the feature
         which_layer "which-layer"
         share_a_gpu "share-a-gpu"
-        batch_size "batch-size"
-        errors "errors"
         test_out_of_memory "test-out-of-memory"
-        accumulate "accumulate"
+        candle_transformers "candle-transformers"
+        fine_tune "fine-tune"
+        lora "lora"
+        image_folder "image-folder"
+        mixed_precision "mixed-precision"
+        optimizers "optimizers"
         batches "batches"
         evaluate "evaluate"
-        trainable "trainable"
-        lora "lora"
-        fine_tune "fine-tune"
-        fine_tune_compatibility "fine-tune-compatibility"
-        train_images "train-images"
-        optimizers "optimizers"
-        nan "nan"
         feed_the_gpu "feed-the-gpu"
-        save_and_resume "save-and-resume"
-        several_gpus "several-gpus"
+        resume_after_preemption "resume-after-preemption"
+        from_tensorflow "from-tensorflow"
+        several_gpus_and_slurm "several-gpus-and-slurm"
         start_ranks "start-ranks"
         faster_ranks "faster-ranks"
         lost_ranks "lost-ranks"
@@ -62,25 +61,26 @@ pages! {
         check_a_machine "check-a-machine"
         watch_a_run "watch-a-run"
         incidents "incidents"
-        command_line "command-line"
     }
 
     /// Tables.
     reference "reference" {
+        promises "promises"
+        errors "errors"
         environment_codes "environment-codes"
+        command_line "command-line"
         optimizers "optimizers"
         models "models"
+        fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
         upstream_outputs "upstream-outputs"
-        from_tensorflow "from-tensorflow"
-        benchmarks "benchmarks"
+        figures "figures"
         benchmarks_fit "benchmarks-fit"
         benchmarks_ranks "benchmarks-ranks"
     }
 
     /// How it works, and why.
     explanation "explanation" {
-        promises "promises"
         sizes "sizes"
         layers "layers"
         optimizers "optimizers"

@@ -47,8 +47,8 @@
 //! | `testing` | Does my code survive out-of-memory? | `testing::Faults` (feature `testing`) |
 //!
 //! [`_documentation`] is a book: [your first run](_documentation::tutorial::first_run), how-to guides by what you see, such as
-//! [`CUDA_ERROR_OUT_OF_MEMORY`](_documentation::how_to::out_of_memory), tables, and
-//! [the promises](_documentation::explanation::promises) with the tests that prove them.
+//! [`CUDA_ERROR_OUT_OF_MEMORY`](_documentation::how_to::cuda_out_of_memory), tables, and
+//! [the promises](_documentation::reference::promises) with the tests that prove them.
 //!
 //! # What it is not
 //!

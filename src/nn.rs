@@ -20,7 +20,7 @@
 //!
 //! [`candle_headroom_nn`] lists what is replaced and what is new: [`attention()`], [`loss::linear_cross_entropy`], [`recompute()`],
 //! [`audit()`], [`seeded`] randomness. Here [`AdamW`] and [`SGD`] are this crate's optimizers, whose updates are atomic; they implement
-//! candle_nn's [`Optimizer`]. The guides [trainable](crate::_documentation::how_to::trainable) and
+//! candle_nn's [`Optimizer`]. The guides [trainable](crate::_documentation::how_to::candle_transformers) and
 //! [layers](crate::_documentation::explanation::layers) have the models that were tried and a table of bytes.
 
 #[doc(inline)]

@@ -23,7 +23,7 @@ pub fn is_quick() -> bool {
 ///
 /// By default glibc returns the top of its heap at each large free and faults it in again, at moments that depend on where blocks
 /// lie. In a loop that frees a graph for each micro-batch, this moves ratios by about 5 % from one process to the next, more than the
-/// benchmarks measure (docs/reference/benchmarks.md). Other allocators ignore these variables.
+/// benchmarks measure (docs/reference/figures.md). Other allocators ignore these variables.
 pub fn measures_with_steady_heap() -> bool {
     const VARIABLES: [&str; 2] = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"];
     if VARIABLES

@@ -1,4 +1,4 @@
-//! One file for each promise of docs/explanation/promises.md. Four of them measure host memory and are compiled into `host` (tests/host/main.rs);
+//! One file for each promise of docs/reference/promises.md. Four of them measure host memory and are compiled into `host` (tests/host/main.rs);
 //! `no_hidden_synchronization` needs a GPU or the simulated driver and is compiled into `cuda` (tests/cuda/main.rs), `ranks_agree` needs MPI and
 //! is compiled into `ranks` (tests/ranks/main.rs).
 

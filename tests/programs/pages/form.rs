@@ -78,7 +78,7 @@ fn the_difference_leads_to_the_loop_on_the_page() {
     let pages = pages();
     let page = pages
         .iter()
-        .find(|page| page.path == "how-to/out-of-memory")
+        .find(|page| page.path == "how-to/cuda-out-of-memory")
         .unwrap();
     let blocks = page.blocks();
     let diff = blocks

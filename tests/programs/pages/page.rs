@@ -8,7 +8,7 @@ use regex::Regex;
 pub const KINDS: [&str; 4] = ["tutorial", "how-to", "reference", "explanation"];
 
 pub struct Page {
-    /// `how-to/recompute`.
+    /// `how-to/gradient-checkpointing`.
     pub path: String,
     pub text: String,
 }
