@@ -27,7 +27,7 @@ pub const STRAGGLE: f64 = 0.02;
 
 /// Seconds to synchronize, drain errors and trim after an exhaustion. Assumed: `gpu/recovery_milliseconds` has not been measured yet.
 pub const CLEANUP: f64 = 0.05;
-/// Updates until a size that was halved is back: `adaptation/ours_worst_regrow_steps` of docs/reference/benchmarks-fit.md.
+/// Updates until a size that was halved is back: `adaptation/ours_worst_regrow_steps` of docs/reference/figures.md.
 pub const REGROW: u32 = 6;
 
 /// GPUs in a node, as in NVIDIA's DGX H100.
