@@ -21,7 +21,7 @@ impl Networks {
         let log = ops::log_softmax(&self.actor.forward(&states)?, 1)?;
         let actor = (log.gather(&actions, 1)? * advantages)?.mean_all()?.neg()?;
         let errors = (self.critic.forward(&states)? - rewards)?.sqr()?;
-        Ok(((actor + errors.mean_all()?)?, errors.detach())) // attached, they hold activations
+        Ok(((actor + errors.mean_all()?)?, errors.detach())) // attached, they keep activations
     }
 }
 

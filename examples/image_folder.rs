@@ -1,6 +1,6 @@
-//! Trains a convolutional net on a folder of images with a subfolder for each class, and saves it.
+//! Trains a convolutional net on FOLDER/train/CLASS/*.png (or jpg) and tests it on FOLDER/validation.
 //! Run: `cargo run --features image --example image_folder -- FOLDER`; without FOLDER it makes one.
-//! FOLDER has `train/CLASS/*.png` (or jpg) and `validation/CLASS/…`. Prints loss and accuracy.
+//! Prints the loss of each step and the accuracy on other images; saves FOLDER/model.safetensors.
 
 use std::path::{Path, PathBuf};
 
