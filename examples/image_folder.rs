@@ -1,4 +1,4 @@
-//! Trains a convolutional net on FOLDER/train/CLASS/*.png (or jpg) and tests it on FOLDER/validation.
+//! Trains a convolutional net on FOLDER/train/CLASS/*.png or jpg, tested on FOLDER/validation.
 //! Run: `cargo run --features image --example image_folder -- FOLDER`; without FOLDER it makes one.
 //! Prints the loss of each step and the accuracy on other images; saves FOLDER/model.safetensors.
 

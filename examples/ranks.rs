@@ -1,6 +1,6 @@
 //! Data-parallel training on several ranks: one program, alone or started by a launcher.
 //! Run: `cargo run --features mpi --example ranks`, then `mpirun -n 2 target/debug/examples/ranks`.
-//! Prints the same losses and the same accuracy on one rank and on two, and what each rank did.
+//! Prints the loss of each step and the accuracy: the same on one rank and on two.
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::data::{Loader, TensorDataset, stack};

@@ -39,7 +39,7 @@ fn train(folder: &Path, last: u64) -> Result<Vec<f32>> {
             loss::mse(&model.forward(&dropout.forward(&x, true)?)?, &y)
         })?;
         if let Break(stopped) = checkpoints.after(&report, &trainer)? {
-            println!("{stopped}"); // it is saved
+            println!("{stopped}"); // SIGINT after step 1234: saved in run-7/step-000001234
             std::process::exit(stopped.signal.exit_status());
         }
     }
