@@ -142,7 +142,7 @@ fn every_page_is_in_the_book_and_in_rustdoc() {
         "a page of docs/SUMMARY.md does not exist"
     );
     // The same order in both.
-    let module = Regex::new(r#"(?m)^        ([a-z_]+) "([a-z-]+)"$"#).unwrap();
+    let module = Regex::new(r##"(?m)^        ([a-z_]+) "([a-z-]+)"$"##).unwrap();
     let modules: Vec<&str> = module
         .captures_iter(&rustdoc)
         .map(|module| {
@@ -164,7 +164,7 @@ fn every_page_is_in_the_book_and_in_rustdoc() {
 #[test]
 fn the_first_page_and_the_readme_lead_somewhere() {
     let anchors = anchors();
-    let inline = Regex::new(r#"\]\(([^)#]+)(#[^)]*)?\)|(?:href|src|srcset)="([^"#]+)"#).unwrap();
+    let inline = Regex::new(r##"\]\(([^)#]+)(#[^)]*)?\)|(?:href|src|srcset)="([^"#]+)"##).unwrap();
     let mut wrong = Vec::new();
     for (from, folder) in [("docs/README.md", "docs"), ("README.md", "")] {
         for link in inline.captures_iter(&read(from)) {

@@ -6,7 +6,11 @@ use super::page::{Page, read};
 
 /// What stands above the fold: the words, the types, and the example that has the code.
 const FIVE: [(&str, &[&str], &str); 5] = [
-    ("typed out-of-memory error", &["ResourceExhausted"], "errors"),
+    (
+        "typed out-of-memory error",
+        &["ResourceExhausted"],
+        "errors",
+    ),
     (
         "memory growth, and a limit",
         &["DeviceMemory", "Growth", "TrackingAllocator"],
@@ -45,7 +49,10 @@ fn the_five_things_stand_first() {
     for (row, (words, types, example)) in rows.iter().zip(FIVE) {
         assert!(row.contains(words), "{words}: {row}");
         for name in types {
-            assert!(row.contains(&format!("<code>{name}</code>")), "{name}: {row}");
+            assert!(
+                row.contains(&format!("<code>{name}</code>")),
+                "{name}: {row}"
+            );
         }
         let code = row.split("```").nth(1).unwrap();
         let lines: Vec<&str> = code.lines().skip(1).collect();
@@ -60,7 +67,10 @@ fn the_five_things_stand_first() {
 #[test]
 fn the_difference_leads_to_an_example() {
     let blocks = readme().blocks();
-    let diff = blocks.iter().find(|block| block.language == "diff").unwrap();
+    let diff = blocks
+        .iter()
+        .find(|block| block.language == "diff")
+        .unwrap();
     let after: String = diff
         .text
         .lines()
