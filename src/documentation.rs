@@ -92,8 +92,3 @@ pages! {
 
 #[doc = include_str!("../CHANGELOG.md")]
 pub mod changelog {}
-
-/// The README's snippet, run as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-mod readme {}
