@@ -82,7 +82,9 @@ pub struct LayerRow {
 /// What a [`LayerRow`] is.
 ///
 /// ```
-/// # use candle_headroom::layers::{LayerReport, LayerRow, RowKind};
+/// # use candle_headroom::layers::{LayerReport, LayerRow};
+/// use candle_headroom::layers::RowKind;
+///
 /// # let mut row = LayerRow::default();
 /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
 /// # row.calls = 1;

@@ -130,7 +130,9 @@ fn time(time: Duration) -> String {
 /// The meaning of a flame graph's widths.
 ///
 /// ```
-/// # use candle_headroom::layers::{LayerReport, LayerRow, FlameGraph};
+/// # use candle_headroom::layers::{LayerReport, LayerRow};
+/// use candle_headroom::layers::FlameGraph;
+///
 /// # let mut row = LayerRow::default();
 /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
 /// # row.calls = 1;
@@ -159,7 +161,9 @@ impl LayerReport {
     /// `inferno-flamegraph` or `flamegraph.pl`.
     ///
     /// ```
-    /// # use candle_headroom::layers::{LayerReport, LayerRow, FlameGraph};
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// use candle_headroom::layers::FlameGraph;
+    ///
     /// # let mut row = LayerRow::default();
     /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
     /// # row.calls = 1;

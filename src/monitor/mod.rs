@@ -1,8 +1,9 @@
 //! Samples of the GPUs and of the host, taken by a thread of their own while a program works.
 //!
 //! A [`Monitor`] takes one [`Sample`] of each [`Source`] in each interval, keeps the latest ones, and hands each to [`Sink`]s and
-//! [`Threshold`]s. It never delays the program: a driver call that hangs, a sink that fails or panics, and a GPU that is lost affect the
-//! samples alone. A value that is not known is `None`, never 0. A sample that is kept or written to a file allocates nothing.
+//! [`Threshold`]s. While it runs it never delays the program: a driver call that hangs, a sink that fails or panics, and a GPU that is
+//! lost affect the samples alone. A value that is not known is `None`, never 0. Taking a sample, keeping it and writing it to a file
+//! allocate nothing.
 
 mod gpu;
 mod sample;
@@ -231,9 +232,13 @@ impl MonitorBuilder {
     ///
     /// use candle_headroom::Monitor;
     ///
-    /// let monitor = Monitor::builder().interval(Duration::from_millis(20)).start()?;
-    /// std::thread::sleep(Duration::from_millis(200));
-    /// assert!(monitor.history(0).len() > 1);
+    /// let interval = Duration::from_millis(20);
+    /// let monitor = Monitor::builder().interval(interval).start()?;
+    /// while monitor.history(0).len() < 2 {
+    ///     std::thread::sleep(interval);
+    /// }
+    /// let samples = monitor.history(0);
+    /// assert!(samples[0].at < samples[1].at);
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn interval(mut self, interval: Duration) -> Self {
@@ -277,7 +282,8 @@ impl MonitorBuilder {
         self
     }
 
-    /// Calls `ring` when a source crosses the threshold and when it has recovered; both are logged too. Can be called several times.
+    /// Calls `ring`, on the monitor's thread, when a source crosses the threshold and when it has recovered; both are logged too. Can be
+    /// called several times.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -292,7 +298,7 @@ impl MonitorBuilder {
     ///         let _ = alarm.send(crossing.to_string()); // nobody may be listening
     ///     })
     ///     .start()?;
-    /// assert!(alarms.iter().any(|text| text == "host: less than 1.0 PiB of memory left"));
+    /// assert!(alarms.try_iter().any(|text| text == "host: less than 1.0 PiB of memory left"));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn threshold(
@@ -305,7 +311,7 @@ impl MonitorBuilder {
         self
     }
 
-    /// Writes each sample to `sink`, which may be a closure. Can be called several times.
+    /// Writes each sample to `sink`, which may be a closure, on the monitor's thread. Can be called several times.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -319,7 +325,7 @@ impl MonitorBuilder {
     ///         send.send((source.name.clone(), *sample)).map_err(std::io::Error::other)
     ///     })
     ///     .start()?;
-    /// assert!(samples.iter().any(|(source, _)| source == "host"));
+    /// assert!(samples.try_iter().any(|(source, _)| source == "host"));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn sink(mut self, sink: impl Sink + 'static) -> Self {

@@ -180,9 +180,11 @@ impl FileSinkBuilder {
     /// # let temporary = tempfile::tempdir().unwrap();
     /// # let path = temporary.path().join("samples.jsonl");
     /// let sink = FileSink::json_lines(&path).rotate_at(ByteSize::b(1)).open()?; // a line fills a file
-    /// let monitor = Monitor::builder().interval(Duration::from_millis(20)).sink(sink).start()?;
-    /// std::thread::sleep(Duration::from_millis(200));
-    /// drop(monitor);
+    /// let interval = Duration::from_millis(20);
+    /// let monitor = Monitor::builder().interval(interval).sink(sink).start()?;
+    /// while monitor.history(0).len() < 3 {
+    ///     std::thread::sleep(interval);
+    /// }
     /// assert!(path.with_extension("jsonl.1").exists());
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```

@@ -135,7 +135,7 @@ impl fmt::Display for Threshold {
 /// };
 /// let less = Threshold::MemoryFree(ByteSize::pib(1)); // on any machine
 /// let monitor = Monitor::builder().threshold(less, ring).start()?;
-/// assert!(alarms.iter().any(|alarm| alarm == ("host".to_owned(), true)));
+/// assert!(alarms.try_iter().any(|alarm| alarm == ("host".to_owned(), true)));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]

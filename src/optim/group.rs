@@ -114,7 +114,8 @@ impl Default for GroupOptions {
 }
 
 impl GroupOptions {
-    /// Sets [`learning_rate_factor`](Self::learning_rate_factor).
+    /// Sets [`learning_rate_factor`](Self::learning_rate_factor), which is at least 0. With 0 the parameters do not move, and
+    /// their moments go on.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -132,7 +133,7 @@ impl GroupOptions {
         self
     }
 
-    /// Sets [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), which is at least 0.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -214,7 +215,7 @@ impl From<DType> for Moments {
 }
 
 impl Group {
-    /// Sets the factor on the optimizer's learning rate.
+    /// Sets the factor on the optimizer's learning rate, at least 0.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -235,7 +236,7 @@ impl Group {
         self
     }
 
-    /// Sets a weight decay for these parameters.
+    /// Sets a weight decay for these parameters, at least 0, in place of the optimizer's.
     ///
     /// ```
     /// use candle_core::{Device, Var};

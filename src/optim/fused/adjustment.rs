@@ -114,7 +114,7 @@ impl LossScale {
         }
     }
 
-    /// Sets the first scale.
+    /// Sets the first scale: above 0 and in the range of f32, in which losses are multiplied.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -134,7 +134,7 @@ impl LossScale {
         Self { initial, ..self }
     }
 
-    /// Sets the factor after `interval` steps without a skip.
+    /// Sets the factor after `interval` steps without a skip: at least 1.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -153,7 +153,7 @@ impl LossScale {
         Self { growth, ..self }
     }
 
-    /// Sets the factor after a skipped step.
+    /// Sets the factor after a skipped step: above 0 and at most 1.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -172,7 +172,7 @@ impl LossScale {
         Self { backoff, ..self }
     }
 
-    /// Sets the number of steps without a skip before the scale grows.
+    /// Sets the number of steps without a skip before the scale grows: at least 1.
     ///
     /// ```
     /// use candle_core::{Device, Var};

@@ -146,7 +146,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Scales all gradients down if their global norm is above this. Skips and counts a step with a gradient that is not finite.
+    /// Scales all gradients down if their global norm is above `norm`, which has to be above 0. Skips and counts a step with a gradient
+    /// that is not finite.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -164,7 +165,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Clamps each element of each gradient to ± this value, after `clip_norm`.
+    /// Clamps each element of each gradient to ± `value`, which has to be above 0, after `clip_norm`.
     ///
     /// Unlike [`clip_norm`](Self::clip_norm) it changes the direction of an update. Both may be set.
     ///
