@@ -70,6 +70,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 ///
 /// let monitor = Arc::new(Monitor::builder().start()?);
 /// let processor = BatchProcessor::builder(Fixed::new(4)?).observer(Arc::clone(&monitor)).build();
+/// let host = monitor.latest().pop().expect("the host's sample");
+/// assert_eq!(host.data_wait, None); // until the first batch of a loader
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
@@ -194,6 +196,7 @@ impl Monitor {
     /// for sample in monitor.history(host) {
     ///     println!("{:?}: {sample}", sample.at);
     /// }
+    /// assert!(!monitor.history(host).is_empty());
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn history(&self, source: usize) -> Vec<Sample> {

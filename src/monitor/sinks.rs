@@ -32,6 +32,7 @@ use crate::output::LineFile;
 /// }
 ///
 /// let monitor = Monitor::builder().sink(Printed).start()?;
+/// assert_eq!(monitor.failed_writes(), 0);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///

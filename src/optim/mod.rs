@@ -12,8 +12,9 @@
 //! - **State belongs to names.** Names of parameters are distinct, and [`StateDict`] has each tensor under the parameter's name and
 //!   PyTorch's name for it, so a state fits whatever the order of the parameters. Only Vars without a name are known by their place.
 //!
-//! [`Commit`] is all that a trainer asks of an optimizer. [`Foreign`] implements it for candle's own optimizers, without the first two
-//! guarantees; [`Both`] makes one optimizer of two, and [`Ema`] adds averages of the parameters. [`LearningRate`] is a function of the step.
+//! [`Commit`] is all that a trainer asks of an optimizer. [`Foreign`] implements it for candle's own optimizers, which cannot give these
+//! guarantees: they update Var by Var, allocate as they go, and their state is not saved. [`Both`] makes one optimizer of two, [`Ema`] adds
+//! averages of the parameters, and [`LearningRate`] is a function of the step.
 
 mod blend;
 mod both;

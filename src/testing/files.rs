@@ -94,7 +94,6 @@ impl FileFaults {
     /// let _armed = FileFaults::in_folder(folder).at(1).arm();
     /// assert!(save().is_ok());
     /// assert!(save().is_err()); // the second operation
-    /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn at(self, first: usize) -> Self {
         Self { first, ..self }
@@ -131,7 +130,6 @@ impl FileFaults {
     /// let _armed = FileFaults::in_folder(folder).at(0).times(2).arm();
     /// assert!(save().is_err() && save().is_err());
     /// assert!(save().is_ok());
-    /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn times(self, times: usize) -> Self {
         Self { times, ..self }
@@ -207,7 +205,6 @@ impl FileFaults {
     /// assert!(save().is_err());
     /// drop(armed);
     /// assert!(save().is_ok());
-    /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn arm(self) -> ArmedFileFaults {
         let plan = Arc::new(Plan {
@@ -234,7 +231,6 @@ impl FileFaults {
 /// assert!(save().is_err());
 /// assert!(save().is_ok());
 /// assert_eq!((armed.operations(), armed.fired()), (2, 1));
-/// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "dropping it disarms the faults"]

@@ -98,7 +98,8 @@ impl Timeline {
         self.recorder.lock().number(name, value);
     }
 
-    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept.
+    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept, of each the first line, up
+    /// to 1 KiB.
     ///
     /// ```
     /// use candle_headroom::Timeline;
