@@ -295,13 +295,13 @@ impl MonitorBuilder {
     /// use candle_headroom::{ByteSize, Monitor};
     ///
     /// let (alarm, alarms) = mpsc::channel();
-    /// let less = Threshold::MemoryFree(ByteSize::pib(1)); // on any machine
+    /// let less = Threshold::MemoryFree(ByteSize::pib(2)); // on any machine
     /// let monitor = Monitor::builder()
     ///     .threshold(less, move |crossing| {
     ///         let _ = alarm.send(crossing.to_string()); // nobody may be listening
     ///     })
     ///     .start()?;
-    /// assert!(alarms.try_iter().any(|text| text == "host: less than 1.0 PiB of memory left"));
+    /// assert!(alarms.try_iter().any(|text| text == "host: less than 2.0 PiB of memory left"));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn threshold(

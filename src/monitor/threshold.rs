@@ -133,7 +133,7 @@ impl fmt::Display for Threshold {
 /// let ring = move |crossing: &Crossing<'_>| {
 ///     let _ = alarm.send((crossing.source.name.clone(), crossing.is_over));
 /// };
-/// let less = Threshold::MemoryFree(ByteSize::pib(1)); // on any machine
+/// let less = Threshold::MemoryFree(ByteSize::pib(2)); // on any machine
 /// let monitor = Monitor::builder().threshold(less, ring).start()?;
 /// assert!(alarms.try_iter().any(|alarm| alarm == ("host".to_owned(), true)));
 /// # Ok::<(), candle_headroom::Error>(())
