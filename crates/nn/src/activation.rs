@@ -135,16 +135,45 @@ pub struct PReLU {
 
 impl PReLU {
     /// A layer with these slopes: one number if `is_scalar`, or one for each channel, which is dimension 1 of the input.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Module, PReLU};
+    ///
+    /// let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?; // of two channels
+    /// let x = Tensor::new(&[[-2f32, -4.], [1., 3.]], &Device::Cpu)?; // [samples, channels]
+    /// let y = PReLU::new(slopes, false).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[-1., -1.], [1., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(weight: Tensor, is_scalar: bool) -> Self {
         Self { weight, is_scalar }
     }
 
     /// The slopes.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom_nn::PReLU;
+    /// # let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?;
+    /// let layer = PReLU::new(slopes, false);
+    /// assert_eq!(layer.weight().dims(), [2]); // of two channels
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
     /// Whether all channels have the same slope.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom_nn::PReLU;
+    /// # let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?;
+    /// let layer = PReLU::new(slopes, false);
+    /// assert!(!layer.is_scalar());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn is_scalar(&self) -> bool {
         self.is_scalar
     }
@@ -210,6 +239,17 @@ impl Module for PReLU {
 }
 
 /// Makes a [`PReLU`] with slopes of 0.25, named `weight`: one for each of `num_channels`, or one for all.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, prelu};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let layer = prelu(Some(3), vb)?;
+/// assert_eq!(layer.weight().to_vec1::<f32>()?, [0.25; 3]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

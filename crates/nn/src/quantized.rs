@@ -68,6 +68,22 @@ impl QMatMul {
     /// Takes a weight (out, in). candle dequantizes f32, f16 and bf16 at once, and all types where `CANDLE_DEQUANTIZE_ALL` or
     /// `CANDLE_DEQUANTIZE_ALL_F16` is set.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::Module;
+    /// use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    ///
+    /// let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let shared = Arc::new(QTensor::quantize(&weight, GgmlDType::Q8_0)?);
+    /// let layers = [QMatMul::from_arc(shared.clone())?, QMatMul::from_arc(shared)?]; // one weight
+    /// let x = Tensor::ones((1, 32), DType::F32, &Device::Cpu)?;
+    /// let y = layers[0].forward(&x)?.flatten_all()?.to_vec1::<f32>()?;
+    /// assert!((y[0] - 32.).abs() < 0.1);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If it cannot be dequantized.
     pub fn from_arc(qtensor: Arc<QTensor>) -> Result<Self> {
@@ -75,6 +91,16 @@ impl QMatMul {
     }
 
     /// [`from_arc`](Self::from_arc) for a weight that nobody else uses.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    ///
+    /// let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let exact = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::F32)?)?;
+    /// assert!(matches!(exact, QMatMul::Tensor(_))); // f32 is dequantized at once
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If it cannot be dequantized.
@@ -84,6 +110,16 @@ impl QMatMul {
 
     /// The whole weight as f16.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let whole = layer.dequantize_f16()?;
+    /// assert_eq!((whole.dims(), whole.dtype()), (&[64, 32][..], DType::F16));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If it cannot be dequantized.
     pub fn dequantize_f16(&self) -> Result<Tensor> {
@@ -92,6 +128,17 @@ impl QMatMul {
 
     /// The product in f16, with the whole weight dequantized for it. It keeps its output.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let x = Tensor::ones((4, 32), DType::F32, &Device::Cpu)?; // [samples, in]
+    /// let y = layer.forward_via_f16(&x)?;
+    /// assert_eq!((y.dims(), y.dtype()), (&[4, 64][..], DType::F32));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the shapes do not match or the weight is on another device.
     pub fn forward_via_f16(&self, xs: &Tensor) -> Result<Tensor> {
@@ -99,6 +146,18 @@ impl QMatMul {
     }
 
     /// A mixture of experts on CUDA, without a backward pass, as candle's.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let x = Tensor::ones((1, 1, 32), DType::F32, &Device::Cpu)?;
+    /// let ids = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
+    /// let error = layer.indexed_moe_forward(&x, &ids).unwrap_err(); // of the CPU
+    /// assert!(error.to_string().contains("needs a quantized weight on CUDA"));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the weight is not quantized or not on CUDA.
@@ -112,6 +171,16 @@ impl QMatMul {
     }
 
     /// The rows of the weight with these numbers.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let ids = Tensor::new(&[3u32, 0], &Device::Cpu)?;
+    /// assert_eq!(layer.embedding(&ids)?.dims(), [2, 32]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If a number is out of range.

@@ -149,6 +149,20 @@ pub struct LSTM {
 impl LSTM {
     /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`].
     ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::rnn::{Direction, LSTM, LSTMConfig};
+    /// use candle_headroom_nn::{VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = LSTMConfig { layer_idx: 1, direction: Direction::Backward, ..Default::default() };
+    /// LSTM::new(8, 16, config, vb.pp("lstm"))?;
+    /// let vars = varmap.data().lock().unwrap();
+    /// assert_eq!(vars["lstm.weight_ih_l1_reverse"].dims(), [4 * 16, 8]); // of four gates
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the `VarBuilder`.
     pub fn new(
@@ -171,6 +185,15 @@ impl LSTM {
     }
 
     /// The initializations, the index of the layer and its direction.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_headroom_nn::{LSTM, LSTMConfig, VarBuilder, VarMap};
+    /// # let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    /// let lstm = LSTM::new(8, 16, LSTMConfig::default(), vb)?;
+    /// assert_eq!(lstm.config().layer_idx, 0);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     #[must_use]
     pub fn config(&self) -> &LSTMConfig {
         &self.config
@@ -216,6 +239,20 @@ impl RNN for LSTM {
 
 /// Makes a [`LSTM`], with parameters named and initialized as by [`candle_nn::lstm`].
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{LSTMConfig, RNN, VarBuilder, VarMap, lstm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let lstm = lstm(8, 16, LSTMConfig::default(), vb)?;
+/// let first = lstm.zero_state(2)?; // of two sequences
+/// let x = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [batch, features] of one position
+/// let next = lstm.step(&x, &first)?;
+/// assert_eq!(next.h().to_vec2::<f32>()?, [[0.; 16]; 2]); // biases begin with 0
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder) -> Result<LSTM> {
@@ -249,6 +286,18 @@ pub struct GRU {
 impl GRU {
     /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`].
     ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::{GRU, GRUConfig, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// GRU::new(8, 16, GRUConfig::default(), vb.pp("gru"))?;
+    /// let vars = varmap.data().lock().unwrap();
+    /// assert_eq!(vars["gru.weight_ih_l0"].dims(), [3 * 16, 8]); // of three gates
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the `VarBuilder`.
     pub fn new(
@@ -266,6 +315,15 @@ impl GRU {
     }
 
     /// The initializations.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_headroom_nn::{GRU, GRUConfig, VarBuilder, VarMap};
+    /// # let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    /// let gru = GRU::new(8, 16, GRUConfig::default_no_bias(), vb)?;
+    /// assert!(gru.config().b_ih_init.is_none());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     #[must_use]
     pub fn config(&self) -> &GRUConfig {
         &self.config
@@ -313,6 +371,20 @@ impl RNN for GRU {
 }
 
 /// Makes a [`GRU`], with parameters named and initialized as by [`candle_nn::gru`].
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{GRUConfig, RNN, VarBuilder, VarMap, gru};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let gru = gru(8, 16, GRUConfig::default(), vb)?;
+/// let first = gru.zero_state(2)?; // of two sequences
+/// let x = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [batch, features] of one position
+/// let next = gru.step(&x, &first)?;
+/// assert_eq!(next.h().to_vec2::<f32>()?, [[0.; 16]; 2]); // biases begin with 0
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

@@ -12,6 +12,19 @@ use crate::seed::{Draw, draw, is_frozen};
 ///
 /// It keeps nothing: neither input nor output.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::dropout;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+/// let y = dropout(&x, 0.75)?.to_vec1::<f32>()?;
+/// assert!(y.iter().all(|y| [0., 4.].contains(y))); // 0 or 1 / (1 − 0.75)
+/// assert!(dropout(&x, 1.).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// If `drop_p` is not in [0, 1), or for a type other than f64, f32, f16 and bf16.
 pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
@@ -127,11 +140,32 @@ pub struct Dropout {
 
 impl Dropout {
     /// A layer that drops elements with this probability. [`forward`](Self::forward) checks it.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Dropout;
+    /// # let x = Tensor::ones(4, DType::F32, &Device::Cpu)?;
+    /// let error = Dropout::new(1.5).forward(&x, true).unwrap_err();
+    /// assert!(error.to_string().contains("has to be in [0, 1), got 1.5"));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(drop_p: f32) -> Dropout {
         Self { drop_p }
     }
 
     /// [`dropout`] if `train`, else `xs`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::Dropout;
+    ///
+    /// let x = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+    /// let dropout = Dropout::new(0.5);
+    /// assert_eq!(dropout.forward(&x, false)?.to_vec1::<f32>()?, [1.; 1000]);
+    /// let trained = dropout.forward(&x, true)?.to_vec1::<f32>()?;
+    /// assert!(trained.contains(&0.) && trained.contains(&2.)); // about as many of each
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`dropout`].

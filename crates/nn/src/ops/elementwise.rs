@@ -80,6 +80,15 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 ///
 /// It keeps its input.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::sigmoid;
+///
+/// let x = Tensor::new(&[-200f32, 0., 200.], &Device::Cpu)?;
+/// assert_eq!(sigmoid(&x)?.to_vec1::<f32>()?, [0., 0.5, 1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`silu`].
 pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
@@ -111,6 +120,15 @@ pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
 ///
 /// It keeps its input.
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::mish;
+///
+/// let x = Tensor::new(&[0f32, 200.], &Device::Cpu)?;
+/// assert_eq!(mish(&x)?.to_vec1::<f32>()?, [0., 200.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`silu`].
 pub fn mish(xs: &Tensor) -> Result<Tensor> {
@@ -141,6 +159,16 @@ pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
 /// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive, as [`candle_nn::ops::selu`], which accepts f32 only.
 ///
 /// It keeps its input.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::selu;
+///
+/// let x = Tensor::new(&[f32::NEG_INFINITY, 0., 3.], &Device::Cpu)?;
+/// let y = selu(&x, 1.5, 2.)?; // from −gamma · alpha on
+/// assert_eq!(y.to_vec1::<f32>()?, [-3., 0., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`silu`].
