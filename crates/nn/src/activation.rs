@@ -1,4 +1,8 @@
 //! Activation functions of [`candle_nn::activation`], each as one operation.
+//!
+//! The graph keeps no intermediate results: the backward pass computes the derivative from the input. f16 and bf16 are computed in f32
+//! and rounded once. [`Activation`] deserializes from the names that candle's does, such as `silu` and `gelu_pytorch_tanh` in the
+//! configurations of Hugging Face's models.
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;

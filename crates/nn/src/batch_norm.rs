@@ -1,4 +1,8 @@
 //! Batch normalization, as [`mod@candle_nn::batch_norm`], with a backward pass that keeps little memory.
+//!
+//! In training a sample's value depends on the other samples, so a batch that is cut into micro-batches is normalized by other
+//! statistics than the whole batch. In evaluation it does not. A [`recompute`](crate::recompute()) region updates the running
+//! statistics once, although it runs twice.
 
 use candle_core::{Result, Tensor, Var, bail};
 pub use candle_nn::batch_norm::BatchNormConfig;

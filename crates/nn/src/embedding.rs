@@ -1,4 +1,7 @@
 //! The embedding layer of [`mod@candle_nn::embedding`], with a gradient that is summed in f32.
+//!
+//! Values are candle's: rows of the table, unchanged. The gradient has the shape of the table. A token that occurs any number of
+//! times gets the sum of its gradients, which is computed in f32, f64 for f64, and rounded to the type of the table once.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;

@@ -1,4 +1,7 @@
 //! Group normalization, as [`mod@candle_nn::group_norm`], with a backward pass that keeps little memory.
+//!
+//! Each group of each sample is normalized by itself, in training and in evaluation alike: a sample's value does not depend on the
+//! others, so a batch may be cut anywhere.
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};

@@ -1,4 +1,10 @@
 //! Layer normalization and RMS normalization, as [`mod@candle_nn::layer_norm`], with a backward pass.
+//!
+//! Each row of the last dimension is normalized by itself, so a row's value and gradient do not depend on the other rows. All
+//! arithmetic is in f32, f64 for f64, and rounded once at the end; so are the gradients of weight and bias, which are sums over all
+//! rows. The variance is summed around the mean. The graph keeps the output; the backward pass computes the statistics again.
+//!
+//! The same as functions: [`ops::layer_norm`](crate::ops::layer_norm()) and [`ops::rms_norm`](crate::ops::rms_norm()).
 
 use candle_core::{D, Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -34,7 +40,8 @@ use super::kernel::{
 pub struct LayerNorm(candle_nn::LayerNorm);
 
 impl LayerNorm {
-    /// Subtracts the mean, divides by √(variance + `eps`), multiplies by `weight` and adds `bias`.
+    /// Subtracts the mean, divides by √(variance + `eps`), multiplies by `weight` and adds `bias`. Both have the type of the input
+    /// and as many elements as its last dimension; other shapes are broadcast.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};

@@ -1,4 +1,8 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
+//!
+//! Product and bias are one node of the graph, which keeps the input for the gradient of the weight, and no input of a frozen weight.
+//! Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
+//! sums over all tokens, those of weight and bias, are summed in f32.
 
 use candle_core::{D, Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;

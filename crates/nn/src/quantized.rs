@@ -1,4 +1,8 @@
 //! Quantized matrix products with a backward pass to their input. Everything else is candle's.
+//!
+//! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, gets the gradient of
+//! the product with the dequantized weight, in f32. The backward pass dequantizes a few MiB of the weight at a time, so it takes little
+//! memory; [`QMatMul`] names two types that are an exception on a GPU.
 
 use std::sync::Arc;
 
@@ -10,8 +14,8 @@ use super::graph::{Backward, record};
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
 /// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
-/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
-/// candle has no kernel that does so.
+/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or
+/// Q8K weight, for which candle has no kernel that does so.
 ///
 /// On CUDA candle chooses its kernel by the number of rows of x. All round x to 8 bits, so a product differs with the cut of a batch
 /// within that rounding.

@@ -1,5 +1,9 @@
 //! Recurrent layers as in [`candle_nn::rnn`]. f16 and bf16 are computed in f32 and rounded at the end, so that gradients are summed over
 //! samples and positions in f32.
+//!
+//! Parameters have PyTorch's names and layouts, with one layer and direction for each [`LSTM`] and one layer for each [`GRU`]. Methods
+//! are those of the trait [`RNN`]; input, state and weights have one type, which is that of the result. Positions are computed one
+//! after the other, and the graph keeps the results of each.
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -147,7 +151,12 @@ pub struct LSTM {
 }
 
 impl LSTM {
-    /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`].
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`]: `weight_ih_l0` (4 · hidden, input),
+    /// `weight_hh_l0` (4 · hidden, hidden), and `bias_ih_l0` and `bias_hh_l0` (4 · hidden) if `config` has them. The rows are those of
+    /// the input gate, the forget gate, the new value and the output gate, in this order.
+    ///
+    /// The index of the layer and its direction in `config` change the names only: for [`Direction::Backward`], reverse the positions
+    /// of the input.
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -284,7 +293,9 @@ pub struct GRU {
 }
 
 impl GRU {
-    /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`].
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`]: `weight_ih_l0` (3 · hidden, input),
+    /// `weight_hh_l0` (3 · hidden, hidden), and `bias_ih_l0` and `bias_hh_l0` (3 · hidden) if `config` has them. The rows are those of
+    /// the reset gate, the update gate and the new state, in this order.
     ///
     /// ```
     /// use candle_core::{DType, Device};

@@ -1,6 +1,8 @@
 //! Between the layers on a thread and whoever runs the model: the memory around a region, and what became of its second runs.
 //!
-//! The trainers of candle-headroom use it. Everything is of the thread that calls it, lasts for one call, and is as before after a panic.
+//! The trainers of candle-headroom use it; write a [`Surroundings`] for a trainer of your own. Everything is of the thread that calls
+//! it, lasts for one call, and is as before after a panic. With surroundings, values and gradients are the same as without, within
+//! rounding, unless they refuse a second run.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -42,7 +44,10 @@ pub type Guard = Box<dyn Any>;
 
 /// The memory around the layers, and an observer of the second runs of [`recompute`](crate::recompute()) regions.
 ///
-/// Set by [`within`]. Without it nothing is known and nobody learns of anything; results are the same.
+/// Set by [`within`]. Without it, memory is not measured and nobody is notified. Results differ by rounding at most:
+/// [`linear_cross_entropy`](crate::loss::linear_cross_entropy()) chooses the size of its chunks by [`room`](Self::room).
+///
+/// Every method has a default that knows nothing and does nothing, so implement those that you need.
 ///
 /// ```
 /// use std::cell::Cell;

@@ -10,7 +10,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{Conv1dConfig, conv1d};
+    /// use candle_headroom_nn::conv::{Conv1d, Conv1dConfig, conv1d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -21,6 +21,9 @@ layer! {
     /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 10]);
     /// assert_eq!(conv.weight().dims(), [8, 4, 3]);
     /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().padding), (&[8][..], 1));
+    ///
+    /// let tied = Conv1d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
@@ -46,7 +49,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{ConvTranspose1dConfig, conv_transpose1d};
+    /// use candle_headroom_nn::conv::{ConvTranspose1d, ConvTranspose1dConfig, conv_transpose1d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -57,6 +60,9 @@ layer! {
     /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 10]);
     /// assert_eq!(conv.weight().dims(), [4, 8, 2]);
     /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[8][..], 2));
+    ///
+    /// let tied = ConvTranspose1d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     ConvTranspose1d(ConvTranspose1dConfig, "(in, out / groups, kernel)"),

@@ -8,7 +8,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{Conv2dConfig, conv2d};
+    /// use candle_headroom_nn::conv::{Conv2d, Conv2dConfig, conv2d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -19,6 +19,9 @@ layer! {
     /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 8, 8]);
     /// assert_eq!(conv.weight().dims(), [8, 3, 3, 3]);
     /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[8][..], 2));
+    ///
+    /// let tied = Conv2d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
@@ -32,7 +35,8 @@ impl Conv2d {
     /// use candle_core::{DType, Device, Tensor};
     /// use candle_headroom_nn::{BatchNorm, Conv2d, Module};
     ///
-    /// let conv = Conv2d::new(Tensor::ones((1, 1, 1, 1), DType::F32, &Device::Cpu)?, None, Default::default());
+    /// let weight = Tensor::ones((1, 1, 1, 1), DType::F32, &Device::Cpu)?; // leaves x as it is
+    /// let conv = Conv2d::new(weight, None, Default::default());
     /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
     /// let norm = BatchNorm::new(1, channel(1.)?, channel(4.)?, channel(10.)?, channel(5.)?, 0.)?;
     /// let both = conv.absorb_bn(&norm)?; // (x − 1) / √4 · 10 + 5
@@ -154,7 +158,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{ConvTranspose2dConfig, conv_transpose2d};
+    /// use candle_headroom_nn::conv::{ConvTranspose2d, ConvTranspose2dConfig, conv_transpose2d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -165,6 +169,9 @@ layer! {
     /// assert_eq!(conv.forward(&x)?.dims(), [1, 3, 10, 10]);
     /// assert_eq!(conv.weight().dims(), [8, 3, 2, 2]);
     /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[3][..], 2));
+    ///
+    /// let tied = ConvTranspose2d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),

@@ -3,10 +3,11 @@ use candle_core::{Error, Result, Tensor};
 /// The inputs of a region: `&Tensor`, a tuple of up to six, an array or a slice.
 ///
 /// ```
-/// use candle_core::{DType, Device, Result, Tensor};
+/// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom_nn::recompute;
 ///
-/// let (a, b) = (Tensor::ones(2, DType::F32, &Device::Cpu)?, Tensor::ones(2, DType::F32, &Device::Cpu)?);
+/// let a = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let b = Tensor::ones(2, DType::F32, &Device::Cpu)?;
 /// let of_tuple = recompute((&a, &b), |(a, b)| a + b)?;
 /// let tensors = [a, b];
 /// let of_slice = recompute(&tensors[..], |tensors| &tensors[0] + &tensors[1])?;
@@ -25,7 +26,7 @@ pub trait RegionInputs: sealed::Inputs {}
 /// let x = Tensor::full(3f32, 2, &Device::Cpu)?;
 /// let (square, double) = recompute(&x, |x| Ok((x.sqr()?, (x * 2.)?)))?;
 /// assert_eq!(square.to_vec1::<f32>()?, [9.; 2]);
-/// let all: Vec<Tensor> = recompute(&x, |x| (0..3).map(|i| x * f64::from(i)).collect())?;
+/// let all: Vec<Tensor> = recompute(&x, |x| (0..3u8).map(|i| x * f64::from(i)).collect())?;
 /// assert_eq!((all.len(), double.to_vec1::<f32>()?), (3, vec![6.; 2]));
 /// # Ok::<(), candle_core::Error>(())
 /// ```
