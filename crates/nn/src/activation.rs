@@ -34,7 +34,7 @@ use crate::ops::elementwise::apply;
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
-    /// x · Φ(x), with the distribution function of the normal distribution.
+    /// x · Φ(x), with the distribution function of the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415).
     #[default]
     #[serde(alias = "gelu")]
     Gelu,
@@ -114,7 +114,8 @@ impl Module for Activation {
     }
 }
 
-/// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
+/// A rectifier with a trained slope for negative numbers (He et al. 2015, arXiv 1502.01852), one for all or one for each channel, as
+/// [`candle_nn::PReLU`]. The derivative at zero is the mean of both slopes.
 ///
 /// It keeps its output.
 ///
@@ -139,6 +140,7 @@ pub struct PReLU {
 
 impl PReLU {
     /// A layer with these slopes: one number if `is_scalar`, or one for each channel, which is dimension 1 of the input.
+    /// `forward` fails for an input with another number of channels.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};

@@ -38,6 +38,9 @@ pub struct Embedding {
 impl Embedding {
     /// A layer with the table `embeddings` (rows, `hidden_size`).
     ///
+    /// On the CPU, `forward` fails for a number that is not below the number of rows, but for the largest value of its type, such as
+    /// `u32::MAX`, which gives a row of zeros.
+    ///
     /// ```
     /// use candle_core::{Device, Tensor};
     /// use candle_headroom_nn::{Embedding, Module};

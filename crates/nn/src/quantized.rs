@@ -112,7 +112,7 @@ impl QMatMul {
         Self::from_arc(Arc::new(qtensor))
     }
 
-    /// The whole weight as f16.
+    /// The whole weight (out, in) as f16.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -130,7 +130,8 @@ impl QMatMul {
         self.candles().dequantize_f16()
     }
 
-    /// The product in f16, with the whole weight dequantized for it. It keeps its output.
+    /// The product of x (…, in) in f16, with the whole weight dequantized for it; the result (…, out) has the type of x. It keeps its
+    /// output.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -149,7 +150,8 @@ impl QMatMul {
         self.multiply(xs, |weight, xs| weight.forward_via_f16(xs))
     }
 
-    /// A mixture of experts on CUDA, without a backward pass, as candle's.
+    /// A mixture of experts on CUDA, without a backward pass, as candle's: for a weight (experts, out, in), an input (tokens, 1 or
+    /// chosen experts, in) and the numbers of the chosen experts (tokens, chosen experts), the products (tokens, chosen experts, out).
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -174,7 +176,7 @@ impl QMatMul {
         }
     }
 
-    /// The rows of the weight with these numbers.
+    /// The rows of the weight with these numbers, of any shape; the result has one more dimension, of the width of a row.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};

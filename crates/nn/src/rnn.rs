@@ -125,7 +125,8 @@ impl Cell {
     }
 }
 
-/// A long short-term memory, as [`candle_nn::LSTM`].
+/// A long short-term memory (Hochreiter and Schmidhuber, 1997), as [`candle_nn::LSTM`]: with the gates i, f, o and the value g of a
+/// position, c becomes σ(f) · c + σ(i) · tanh(g), and h becomes σ(o) · tanh(c).
 ///
 /// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
 ///
@@ -268,7 +269,8 @@ pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder
     LSTM::new(in_dim, hidden_dim, config, vb)
 }
 
-/// A gated recurrent unit, as [`candle_nn::GRU`].
+/// A gated recurrent unit (Cho et al. 2014, arXiv 1406.1078), as [`candle_nn::GRU`]: with the gates r and z and the products n of the
+/// input and m of the state, h becomes σ(z) · h + (1 − σ(z)) · tanh(n + σ(r) · m), as in PyTorch.
 ///
 /// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
 ///

@@ -12,7 +12,8 @@ pub const NAME: &str = "attention";
 
 /// Options of [`attention`](super::attention): which keys a query sees, and how scores become weights.
 ///
-/// The default is attention of each query to all keys, with scores multiplied by 1/√d.
+/// The default is attention of each query to all keys, with scores multiplied by 1/√d. A key has to be seen by all options that are
+/// given. Values out of range and shapes that do not fit are errors of [`attention`](super::attention()).
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -164,7 +165,7 @@ impl Attention {
         self
     }
 
-    /// What scores are multiplied by, instead of 1/√d.
+    /// What scores are multiplied by, instead of 1/√d for queries and keys of width d. Finite.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -181,7 +182,8 @@ impl Attention {
         self
     }
 
-    /// Keeps scores between −`cap` and `cap`, by cap · tanh(score / cap) after scaling (Gemma 2).
+    /// Keeps scores between −`cap` and `cap`, by cap · tanh(score / cap) after scaling (Gemma 2, arXiv 2408.00118). Positive and
+    /// finite.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -200,7 +202,7 @@ impl Attention {
         self
     }
 
-    /// Sets each weight to zero with probability `rate` and divides the others by 1 − `rate`. Which ones depends on the weight's
+    /// Sets each weight to zero with probability `rate`, in [0, 1), and divides the others by 1 − `rate`. Which ones depends on the weight's
     /// position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
     /// drop the same weights; elsewhere each call draws a fresh seed.
     ///

@@ -333,7 +333,7 @@ impl RotatingCache {
         self.extend(src, src.track_op())
     }
 
-    /// Returns the position of each entry that an append of `seq_len` positions will return.
+    /// Returns the position of each entry that an append of `seq_len` positions will return, counted from 0 since the cache was empty.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -357,7 +357,7 @@ impl RotatingCache {
             .collect()
     }
 
-    /// Returns the mask for an append of `seq_len` positions, of shape (`seq_len`, entries returned): 1 where an entry lies after a
+    /// Returns the mask for an append of `seq_len` positions, u8 of shape (`seq_len`, entries returned): 1 where an entry lies after a
     /// new position or more than `max_seq_len` before it, else 0. `None` for one position, which sees all.
     ///
     /// ```

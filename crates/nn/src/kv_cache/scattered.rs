@@ -131,7 +131,7 @@ impl ScatteredCacheBuilder {
         candles::ScatteredCacheBuilder::new(batch_size, context, dtype, device).map(Self)
     }
 
-    /// Makes the rings of one layer, which begin with zeros.
+    /// Makes the rings of one layer, (batch, `num_heads`, context, `head_dim`) for keys and for values, which begin with zeros.
     ///
     /// ```
     /// # use candle_core::{DType, Device};
@@ -165,7 +165,8 @@ impl ScatteredCacheBuilder {
     }
 
     /// Advances the sequences that `batch_mask` names by `seq_len` positions. Returns their places, and a mask to be added to the
-    /// scores.
+    /// scores: 0 for a position that is seen, −∞ for another. It is (batch, 1, `seq_len`, context), or (`seq_len`, `seq_len`) if
+    /// there are at least as many new positions as a ring has.
     ///
     /// ```
     /// use candle_core::{DType, Device};

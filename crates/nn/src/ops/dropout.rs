@@ -4,7 +4,8 @@ use crate::graph::record_lean;
 use crate::kernel::{self, Extent, Kernel, Number, Plan, philox};
 use crate::seed::{Draw, draw, is_frozen};
 
-/// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`].
+/// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`]
+/// (Srivastava et al. 2014).
 ///
 /// The mask comes from a generator that numbers its results, so the backward pass computes it again, and CPU and CUDA give the same
 /// bits. Inside of [`nn::seeded`](crate::seeded) the mask depends on the seed and the number of calls before; elsewhere each call

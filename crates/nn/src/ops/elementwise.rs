@@ -53,7 +53,7 @@ impl Kernel<2, 1> for Curve {
     }
 }
 
-/// x · sigmoid(x), as [`candle_nn::ops::silu`].
+/// x · sigmoid(x) (Elfwing et al. 2017, arXiv 1702.03118), as [`candle_nn::ops::silu`].
 ///
 /// It keeps its input.
 ///
@@ -116,7 +116,7 @@ pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
     apply(Curve::HardSigmoid, xs)
 }
 
-/// x · tanh(ln(1 + e^x)), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
+/// x · tanh(ln(1 + e^x)) (Misra 2019, arXiv 1908.08681), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
 ///
 /// It keeps its input.
 ///
@@ -156,7 +156,8 @@ pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
     apply(Curve::LeakyRelu(negative_slope), xs)
 }
 
-/// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive, as [`candle_nn::ops::selu`], which accepts f32 only.
+/// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive (Klambauer et al. 2017, arXiv 1706.02515), as
+/// [`candle_nn::ops::selu`], which accepts f32 only.
 ///
 /// It keeps its input.
 ///

@@ -9,7 +9,7 @@ pub(super) const NAME: &str = "linear_cross_entropy";
 
 /// Options of [`linear_cross_entropy`](super::linear_cross_entropy()): which tokens count, and what is added to the loss.
 ///
-/// The default is the plain cross-entropy of every token.
+/// The default is the plain cross-entropy of every token. Values out of range are errors of the functions that take the options.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -119,7 +119,7 @@ impl LinearCrossEntropy {
     }
 
     /// Adds `factor` · (log Σ e^logit)² to the loss of each token, which keeps logits small (PaLM, Chowdhery et al. 2022,
-    /// arXiv 2204.02311, with 1e-4).
+    /// arXiv 2204.02311, with 1e-4). Finite and at least 0.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -139,7 +139,8 @@ impl LinearCrossEntropy {
         self
     }
 
-    /// Keeps logits between −`cap` and `cap`, by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118).
+    /// Keeps logits between −`cap` and `cap`, by cap · tanh(logit / cap), after the bias (Gemma 2, arXiv 2408.00118). Positive and
+    /// finite.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
