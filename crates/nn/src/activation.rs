@@ -28,6 +28,10 @@ use crate::ops::elementwise::apply;
 /// let x = Tensor::new(&[-1f32, 3., 9.], &Device::Cpu)?;
 /// assert_eq!(Activation::Relu.forward(&x)?.to_vec1::<f32>()?, [0., 3., 9.]);
 /// assert_eq!(Activation::Relu6.forward(&x)?.to_vec1::<f32>()?, [0., 3., 6.]);
+///
+/// // From a model's configuration.
+/// let named: Activation = serde_json::from_str("\"gelu_pytorch_tanh\"").expect("a name");
+/// assert_eq!(named, Activation::GeluPytorchTanh);
 /// # Ok(())
 /// # }
 /// ```

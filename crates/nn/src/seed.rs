@@ -1,3 +1,8 @@
+//! The randomness of a thread: which draw comes next, and whether dropout is off.
+//!
+//! A draw is a seed and a number. The same draw gives the same random numbers, on the CPU and on CUDA, so a backward pass computes a
+//! mask again and keeps none. Scopes nest, and end with the closure that they are for, also by a panic.
+
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 

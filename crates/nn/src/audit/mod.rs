@@ -1,4 +1,7 @@
 //! Which Vars receive a gradient, and whether it is the right one.
+//!
+//! A report has every floating-point Var of the map, once for each of its names. However an audit ends, the Vars have the values that
+//! they had before. A gradient is called wrong only where the loss shows it at several step sizes.
 
 mod moved;
 mod report;

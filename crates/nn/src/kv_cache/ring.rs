@@ -48,7 +48,7 @@ pub type RotatingCache = Ring<true>;
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom_nn::kv_cache::{Cache, Ring, RotatingCache};
 ///
-/// /// Of either cache.
+/// /// The number of positions that a cache of either kind has seen.
 /// fn seen<const ROTATES: bool>(cache: &Ring<ROTATES>) -> usize {
 ///     cache.current_seq_len()
 /// }

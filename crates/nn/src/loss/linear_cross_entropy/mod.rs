@@ -1,4 +1,7 @@
 //! Cross-entropy of a linear layer's output that never holds all logits.
+//!
+//! Logits exist for some rows at a time. Where gradients are asked for, the forward pass computes them from these rows too, and the
+//! backward pass scales them. Tokens that do not count add nothing to the loss or a gradient, whatever their hidden states are.
 
 mod pass;
 mod rows;
