@@ -9,7 +9,7 @@ use super::{Conv1d, Conv2d, ConvTranspose1d};
 /// Methods of candle's tensors with right gradients, in the place of those whose gradients candle 0.11.1 leaves out or gets wrong:
 ///
 /// ```
-/// use candle_core::{Device, Tensor, Var};
+/// use candle_core::{Device, Var};
 /// use candle_headroom_nn::WithGradients;
 ///
 /// # fn main() -> candle_core::Result<()> {

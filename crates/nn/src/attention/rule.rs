@@ -186,7 +186,7 @@ impl Attention {
     /// finite.
     ///
     /// ```
-    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_core::{Device, Tensor};
     /// use candle_headroom_nn::{Attention, attention};
     ///
     /// let q = Tensor::full(8f32, (1, 1, 1, 4), &Device::Cpu)?; // [batch, heads, queries, width]
@@ -202,8 +202,8 @@ impl Attention {
         self
     }
 
-    /// Sets each weight to zero with probability `rate`, in [0, 1), and divides the others by 1 − `rate`. Which ones depends on the weight's
-    /// position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
+    /// Sets each weight to zero with probability `rate`, in [0, 1), and divides the others by 1 − `rate`. Which ones depends on the
+    /// weight's position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
     /// drop the same weights; elsewhere each call draws a fresh seed.
     ///
     /// ```

@@ -85,7 +85,7 @@ pub struct Audited {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+/// use candle_headroom_nn::{Module, VarBuilder, VarMap, audit, linear};
 ///
 /// let varmap = VarMap::new();
 /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);

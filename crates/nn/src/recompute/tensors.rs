@@ -20,7 +20,7 @@ pub trait RegionInputs: sealed::Inputs {}
 /// The outputs of a region: a tensor, a tuple of up to six, an array or a `Vec`.
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{Device, Tensor};
 /// use candle_headroom_nn::recompute;
 ///
 /// let x = Tensor::full(3f32, 2, &Device::Cpu)?;
