@@ -382,7 +382,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
+    /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived in steps; 0 by default. In evaluation it is always 0.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor, Var};
