@@ -184,7 +184,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// let optimizer = AdamW::builder(&varmap).build()?;
     /// let mut trainer = AdaptiveTrainer::builder(optimizer).memory(&memory).build()?;
     /// let batch = Tensor::ones((8, 4), DType::F32, memory.device())?;
-    /// trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// let report = trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// assert_eq!(report.peak.is_some(), memory.in_use().is_some()); // with a tracking allocator
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
@@ -294,6 +295,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// let builder = AdaptiveTrainer::builder(optimizer).allow_unreached(["pooler.*"]);
     /// let mut trainer = builder.build()?;
     /// trainer.step(&Tensor::ones((8, 4), DType::F32, &Device::Cpu)?, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// assert_eq!(trainer.unreached().len(), 2); // the pooler's weight and bias
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {

@@ -82,6 +82,7 @@ impl Loss {
     /// let losses = Tensor::new(&[0.9f32, 1.1, 1.0, 7.0, 7.0], &Device::Cpu)?;
     /// let sum = losses.narrow(0, 0, 3)?.sum_all()?;
     /// let loss = Loss::sum(sum, 3.);
+    /// assert!(matches!(loss, Loss::Sum { weight, .. } if weight == 3.));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn sum(value: Tensor, weight: f64) -> Self {
