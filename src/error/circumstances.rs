@@ -148,7 +148,8 @@ impl fmt::Display for Cause {
 
 /// Something that holds memory while work fails.
 ///
-/// A trainer's exhaustion lists them in [`held`](super::ResourceExhausted::held), and [`Estimate::held`](crate::train::Estimate::held) before a step.
+/// They are in [`ResourceExhausted::held`](super::ResourceExhausted::held) after a failure, and in
+/// [`Estimate::held`](crate::train::Estimate::held) before a step.
 ///
 /// ```
 /// use candle_core::{DType, Device, Var};

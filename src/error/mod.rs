@@ -13,7 +13,7 @@
 //!
 //! # Guarantees
 //! - **Types come first.** An error is known by the types in its chain of sources, and by a status name such as `CUDA_ERROR_OUT_OF_MEMORY` only
-//!   where nothing but a text is left. The words "out of memory" alone are not an exhaustion, since a retry would repeat other work.
+//!   where nothing but a text is left. The words "out of memory" alone do not count, because any program may write them.
 //! - **Nothing is lost on the way.** An error that goes into candle's by `?` and out again is the same, with its numbers and its source;
 //!   [`ErrorExt`] says what other errors around it pass on.
 //! - **Nothing has changed after an error,** unless its type says so: [`WindowLost`], [`UpdateInterrupted`], [`DeviceFault`], and
