@@ -12,12 +12,42 @@ use crate::error::{Result, invalid};
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
     /// batch of its own. Batches are formed among 1,024 samples at a time, or as many as [`sort_by_cost`](Self::sort_by_cost) says.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch_cost(5).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [vec![0, 1], vec![2], vec![3]]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn batch_cost(mut self, most: usize) -> Self {
         self.batching.size = Size::Cost(most);
         self
     }
 
     /// As [`batch_cost`](Self::batch_cost), where each sample counts as the largest of its batch, for sequences that are padded.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch_padded_cost(8).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [[0, 1], [2, 3]]); // padded to 2 × 3 and 2 × 4 tokens
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn batch_padded_cost(mut self, most: usize) -> Self {
         self.batching.size = Size::PaddedCost(most);
         self
@@ -25,6 +55,21 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
 
     /// Puts samples of similar [cost](Dataset::cost) into one batch: `window` samples at a time are sorted by cost before they are cut
     /// into batches, which then come in an order of their own. A larger window pads less and mixes less.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch(2).sort_by_cost(4).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [[1, 3], [0, 2]]); // of 2 and 2, and of 3 and 4 tokens
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn sort_by_cost(mut self, window: usize) -> Self {
         self.batching.sorted = Some(window);
         self
@@ -48,18 +93,52 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
 
     /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. At the end of each
     /// epoch, the samples of a part have been drawn equally often, give or take one. See [`Concat`](crate::data::Concat).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Concat, Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let parts = Concat(vec![Items(vec![1; 100]), Items(vec![2; 10])]);
+    /// let mut loader = Loader::builder(parts, collate).batch(8).mixture([3., 1.]).samples(8).build()?;
+    /// let mut drawn = loader.next().expect("a batch")?.to_vec1::<u32>()?;
+    /// drawn.sort_unstable();
+    /// assert_eq!(drawn, [1, 1, 1, 1, 1, 1, 2, 2]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn mixture(mut self, weights: impl Into<Vec<f64>>) -> Self {
         self.mixture = Some(weights.into());
         self
     }
 
     /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Concat, Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let parts = Concat(vec![Items(vec![1; 100]), Items(vec![2; 10])]);
+    /// let loader = Loader::builder(parts, collate).batch(10).mixture([1., 1.]).samples(40).build()?;
+    /// assert_eq!(loader.count(), 4); // 11 batches without `samples`
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn samples(mut self, samples: usize) -> Self {
         self.samples = Some(samples);
         self
     }
 
     /// Builds the loader. It reads nothing before the first batch is asked for.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let error = Loader::builder(Items(Vec::new()), collate).batch(4).build().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert!(error.to_string().ends_with(" has no samples"));
+    /// ```
     ///
     /// # Errors
     /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do

@@ -29,12 +29,36 @@ where
 {
     /// Shuffles within a buffer of so many samples: each sample that is handed out is drawn from the buffer by the seed of
     /// [`shuffle`](Self::shuffle), and the next of the stream takes its place. The buffer's memory does not count as read ahead.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, Stream};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let open = |_epoch: u64| Ok::<_, BoxedError>((0..100_u32).map(Ok));
+    /// let mut loader = Loader::builder(Stream(open), collate).batch(100).shuffle(7).buffer(10).build()?;
+    /// let drawn = loader.next().expect("a batch")?.to_vec1::<u32>()?;
+    /// // None comes before it is in the buffer.
+    /// assert!((0_u32..).zip(drawn).all(|(place, number)| number < place + 10));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn buffer(mut self, samples: usize) -> Self {
         self.buffer = Some(samples);
         self
     }
 
     /// Builds the loader. It reads nothing before the first batch is asked for.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, Stream};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let open = |_epoch: u64| Ok::<_, BoxedError>((0..100_u32).map(Ok));
+    /// let error = Loader::builder(Stream(open), collate).shuffle(7).build().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert!(error.to_string().contains("`shuffle` and `buffer` together"));
+    /// ```
     ///
     /// # Errors
     /// An [error of data](crate::Error::is_data): a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
