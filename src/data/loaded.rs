@@ -60,6 +60,19 @@ pub(super) struct Reader {
 
 impl<B> Loaded<B> {
     /// Returns whether this rank has no samples of the batch. Its [`extent`](Batch::extent) is 0 samples of cost 0 then.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// // One sample, and this is the first of two ranks.
+    /// let mut loader = Loader::builder(Items(vec![7]), collate).rank(0, 2).build()?;
+    /// let loaded = loader.next().expect("a batch")?;
+    /// assert!(loaded.is_empty());
+    /// assert_eq!(loaded.dims(), [0]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
