@@ -111,7 +111,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
-    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
+    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's. Without a mixture it is an error of
+    /// `build`.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -141,8 +142,15 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// ```
     ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
-    /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
+    /// An [error of data](crate::Error::is_data):
+    /// - the dataset is empty, or too small for one batch with [`drop_last`](Self::drop_last);
+    /// - a number of samples, a cost or [`ahead`](Self::ahead) is 0 or too large, or there are more than 4,096 [`workers`](Self::workers);
+    /// - the [`name`](Self::name) is empty or contains NUL;
+    /// - the rank is not below the number of ranks, or [`own_data`](Self::own_data) is combined with a group of several ranks;
+    /// - the weights of a [`mixture`](Self::mixture) are not one for each of the dataset's parts, are negative or all 0, give a part too little
+    ///   for one sample, or belong to a part without samples; or [`samples`](Self::samples) is set without a mixture.
+    ///
+    /// Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let dataset = &self.source;

@@ -61,8 +61,9 @@ where
     /// ```
     ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data): a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
-    /// of the driver of [`device`](Self::device).
+    /// An [error of data](crate::Error::is_data): [`shuffle`](Self::shuffle) without [`buffer`](Self::buffer) or the other way around; a number of
+    /// samples or of batches that is 0 or too large; more than 4,096 workers; a name that is empty or contains NUL; a rank that is not below the
+    /// number of ranks; or [`own_data`](Self::own_data) with a group of several ranks. Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
