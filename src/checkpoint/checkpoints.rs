@@ -36,6 +36,25 @@ pub(super) struct Settings {
 /// Saves a run at intervals, on signals and on request, and continues it.
 ///
 /// See the [module](super) for an example and for what is promised.
+///
+/// ```
+/// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).open()?;
+/// checkpoints.resume_trainer(&mut trainer)?; // nothing to continue from yet
+/// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+/// assert!(checkpoints.after(&report, &trainer)?.is_continue());
+/// checkpoints.finish()?;
+/// assert_eq!(Checkpoint::latest(&folder)?.expect("one was saved").step(), 1);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug)]
 pub struct Checkpoints {
     pub(super) folder: Folder,
@@ -120,6 +139,31 @@ impl Checkpoints {
     /// What the file system refuses does not end the training: it is returned in [`Saving::Failed`], logged, kept for
     /// [`last_error`](Self::last_error), and tried again.
     ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use candle_headroom::checkpoint::{Checkpoints, Saving};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(2).in_foreground().open()?;
+    /// let mut saved = Vec::new();
+    /// while trainer.updates() < 4 {
+    ///     let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    ///     match checkpoints.after(&report, &trainer)? {
+    ///         ControlFlow::Continue(Saving::Saved(_)) => saved.push(trainer.updates()),
+    ///         ControlFlow::Continue(_) => {}
+    ///         ControlFlow::Break(stopped) => std::process::exit(stopped.signal.exit_status()),
+    ///     }
+    /// }
+    /// assert_eq!(saved, [2, 4]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; an [error of checkpoints](Error::is_checkpoint) if two
     /// parameters have one name; and errors of reading the trainer's state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
@@ -169,6 +213,23 @@ impl Checkpoints {
     /// their parts again first. What has changed since, such as a
     /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(saved, folder.join("step-000000000"));
+    /// assert_eq!(checkpoints.save_now(&trainer)?, saved); // nothing has changed since
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint), which after a failed write holds the one that [`last_error`](Self::last_error) returns,
     /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
@@ -180,6 +241,24 @@ impl Checkpoints {
     }
 
     /// Waits until the checkpoint that is written in the background is on the disk; in a group on all ranks.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).open()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// assert!(checkpoints.after(&report, &trainer)?.is_continue()); // begins to write
+    /// checkpoints.flush()?;
+    /// assert_eq!(checkpoints.last(), Some(&*folder.join("step-000000001")));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it could not be written. The next [`after`](Self::after) tries again.
@@ -201,6 +280,23 @@ impl Checkpoints {
 
     /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call
     /// [`save_now`](Self::save_now) before, to keep the last updates.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?; // the last updates
+    /// checkpoints.finish()?;
+    /// assert!(Checkpoints::builder(&folder).open().is_ok()); // another run can write now
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`flush`](Self::flush).
@@ -231,6 +327,17 @@ impl Checkpoints {
 
     /// The value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).open()?;
+    /// checkpoints.set("layers", &12)?;
+    /// assert_eq!(checkpoints.get::<u32>("layers")?, Some(12));
+    /// assert_eq!(checkpoints.get::<u32>("heads")?, None);
+    /// assert!(checkpoints.get::<String>("layers").unwrap_err().is_checkpoint());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
@@ -258,11 +365,46 @@ impl Checkpoints {
     }
 
     /// Where the run continued; `None` for a run that began anew.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?; // of a later run
+    /// assert!(checkpoints.resumed().is_none());
+    /// checkpoints.resume_trainer(&mut trainer)?;
+    /// assert_eq!(checkpoints.resumed().expect("it continued").step, 0);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn resumed(&self) -> Option<&Resumed> {
         self.resumed.as_ref()
     }
 
     /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// assert_eq!(checkpoints.last(), None);
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(checkpoints.last(), Some(&*saved));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn last(&self) -> Option<&Path> {
         self.last.as_deref()
     }
@@ -271,6 +413,29 @@ impl Checkpoints {
     /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
     /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
     /// [`save_now`](Self::save_now), so that all return the same.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoints, Signal};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).on_signals([Signal::User1]).open()?;
+    /// assert_eq!(checkpoints.signal(), None);
+    /// # // SAFETY: the call takes a number. It returns when the signal has been handled.
+    /// # unsafe { libc::raise(Signal::User1.number()) };
+    /// // A signal has come after the last `after`.
+    /// if let Some(signal) = checkpoints.signal() {
+    ///     checkpoints.save_now(&trainer)?;
+    ///     assert_eq!(signal, Signal::User1); // std::process::exit(signal.exit_status())
+    /// }
+    /// # assert!(folder.join("step-000000000").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn signal(&self) -> Option<Signal> {
         match self.group.is_some() {
             true => self.known_signal,
@@ -279,11 +444,54 @@ impl Checkpoints {
     }
 
     /// The last error of writing, until a checkpoint is written.
+    ///
+    /// ```
+    /// # use std::io::ErrorKind;
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_headroom::testing::{FileFaults, FileOperation};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// # let faults = FileFaults::in_folder(&folder).only(FileOperation::Write).at(0);
+    /// # let armed = faults.failing_with(ErrorKind::StorageFull).arm();
+    /// assert!(checkpoints.save_now(&trainer).is_err()); // the disk is full
+    /// assert!(checkpoints.last_error().expect("it failed").to_string().starts_with("cannot write "));
+    /// # drop(armed);
+    /// checkpoints.save_now(&trainer)?; // there is space again
+    /// assert!(checkpoints.last_error().is_none());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn last_error(&self) -> Option<&Error> {
         self.last_error.as_deref()
     }
 
     /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).highest("accuracy").open()?;
+    /// checkpoints.save_now(&trainer)?; // without the metric
+    /// assert_eq!(checkpoints.best()?, None);
+    /// trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// checkpoints.metric("accuracy", 0.75);
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(checkpoints.best()?, Some(saved));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.

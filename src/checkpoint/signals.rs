@@ -110,6 +110,13 @@ impl Drop for Watch {
 }
 
 /// A signal of the operating system that ends or preempts a run.
+///
+/// ```
+/// use candle_headroom::checkpoint::Signal;
+///
+/// assert_eq!(Signal::Terminate.to_string(), "SIGTERM");
+/// assert_eq!((Signal::Terminate.number(), Signal::Terminate.exit_status()), (15, 143));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Signal {
