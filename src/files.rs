@@ -9,6 +9,25 @@ use atomic_write_file::AtomicWriteFile;
 pub(crate) use candle_headroom_environment::system::{open, text, without_links};
 
 /// An operation on a file or a folder of a checkpoint, or on the file of a timeline.
+///
+/// ```
+/// # #[cfg(all(feature = "checkpoint", feature = "testing"))] {
+/// # use candle_core::{DType, Device, Var};
+/// # use candle_headroom::checkpoint::Checkpoints;
+/// # use candle_headroom::testing::{FileFaults, FileOperation};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let optimizer = Sgd::builder(vec![("w", Var::zeros(4, DType::F32, &Device::Cpu)?)]).build()?;
+/// # let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+/// let armed = FileFaults::in_folder(&folder).only(FileOperation::Rename).at(0).arm();
+/// assert!(checkpoints.save_now(&trainer).is_err());
+/// assert!(!folder.join("step-000000000").exists()); // what was written did not get its name
+/// # drop(armed);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileOperation {
