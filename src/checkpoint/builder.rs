@@ -35,7 +35,8 @@ pub struct CheckpointsBuilder {
 }
 
 impl Checkpoints {
-    /// Saves a run in this folder, which has one writer.
+    /// Describes the checkpoints of a run in this folder, which one `Checkpoints` at a time writes to. By default a checkpoint is saved every 30
+    /// minutes, in the background, and the newest 3 are kept.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -73,8 +74,9 @@ impl Checkpoints {
 }
 
 impl CheckpointsBuilder {
-    /// Saves at every multiple of this number of updates, and no longer every 30 minutes, as by default. With `u64::MAX` it saves only when
-    /// it is [told](Checkpoints::save_now) to, and on signals.
+    /// Saves after each multiple of this number of updates, in place of the default of every 30 minutes. Together with
+    /// [`every_duration`](Self::every_duration), whichever comes first. With `u64::MAX` it saves only in [`save_now`](Checkpoints::save_now) and on
+    /// signals.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -101,8 +103,8 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Saves when this time has passed since the last checkpoint was begun, after the update during which it passes; every 30 minutes by
-    /// default. In a [group](Self::group) rank 0's clock counts, for which all ranks ask after each update.
+    /// Saves after the first update that ends this long or longer after the last checkpoint was begun; 30 minutes by default. In a
+    /// [group](Self::group) rank 0's clock decides, and the ranks exchange a message after each update.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -128,7 +130,7 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Keeps this many checkpoints; 3 by default.
+    /// Keeps this many of the newest checkpoints; 3 by default. Older ones are removed once a new one is on the disk.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -152,8 +154,9 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Also keeps the checkpoint with the lowest value of a metric. `loss` is the report's; others come from
-    /// [`metric`](Checkpoints::metric). A checkpoint without a finite value is not compared.
+    /// Also keeps the checkpoint with the lowest value of a metric; of equal values, that of the oldest. `loss` comes from the report that
+    /// [`after`](Checkpoints::after) is given, other metrics from [`metric`](Checkpoints::metric). A checkpoint without a finite value of the
+    /// metric is not compared.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -211,7 +214,8 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Splits a model of more than this size into several files; 5 GB by default. A tensor is never split.
+    /// Splits a model of more than this size into several files with Hugging Face's index; 5 GB by default. A tensor is never split, so a file
+    /// may be as large as the largest tensor.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Var};
@@ -234,7 +238,8 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Writes while training waits, and takes no copy of the model. By default it is copied, and a thread writes the copy.
+    /// Writes while training waits, without a copy of the model. By default the model is copied to host memory, and a thread writes the copy
+    /// while training goes on.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -258,11 +263,13 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT, 2 s later or
-    /// more, ends the process at once, as by default; one that comes sooner does not, because launchers signal a process and its group
-    /// at once. In a [group](Self::group) one rank's signal stops all ranks after the same update; they ask each other after
-    /// each one, which takes a message to rank 0 and back. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
-    /// signal. Unix only.
+    /// Saves after the current update when one of these signals arrives; [`after`](Checkpoints::after) then returns `Break`, so that the loop
+    /// can stop. Unix only.
+    ///
+    /// A second SIGINT ends the process at once, as by default, if it comes 2 s after the first or later. One that comes sooner does not, because
+    /// launchers signal a process and its process group at once. In a [group](Self::group) one rank's signal stops all ranks after the same update:
+    /// they exchange a message by way of rank 0 after each update. Dropping the `Checkpoints` restores the default actions, unless another
+    /// `Checkpoints` of the process waits for the same signal.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoints, Signal};
@@ -326,8 +333,11 @@ impl CheckpointsBuilder {
     /// ```
     ///
     /// # Errors
-    /// An [error of checkpoints](crate::Error::is_checkpoint) for a 0; [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File` if it cannot be created or written. In a group
-    /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
+    /// - An [error of checkpoints](crate::Error::is_checkpoint) if a number of updates or of checkpoints, a duration or a size is 0, or if a
+    ///   signal cannot be waited for on this system.
+    /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File`
+    ///   if it cannot be created or written.
+    /// - In a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();
         Checkpoints::open(&self.folder, self.settings, self.group, checked)

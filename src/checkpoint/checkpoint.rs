@@ -164,17 +164,17 @@ impl Checkpoint {
         }
     }
 
-    /// Its folder.
+    /// Returns the checkpoint's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of updates when it was saved.
+    /// Returns the number of updates when it was saved.
     pub fn step(&self) -> u64 {
         self.document.step
     }
 
-    /// The newer checkpoints that [`latest`](Self::latest) passed over, newest first.
+    /// Returns the newer checkpoints that [`latest`](Self::latest) skipped because they are damaged, newest first.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
@@ -200,7 +200,8 @@ impl Checkpoint {
         &self.skipped
     }
 
-    /// The metrics that were saved with it, such as the loss.
+    /// Returns the metrics that were saved with it: `loss`, if [`Checkpoints::after`](super::Checkpoints::after) saved it, and those of
+    /// [`Checkpoints::metric`](super::Checkpoints::metric).
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
@@ -222,7 +223,7 @@ impl Checkpoint {
         &self.document.metrics
     }
 
-    /// The value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
+    /// Returns the value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
@@ -248,7 +249,7 @@ impl Checkpoint {
         get(&self.document.values, key)
     }
 
-    /// Copies the trainer's state, optimizer's included, into host memory.
+    /// Reads the trainer's state, that of the optimizer included, into host memory. Tensors have PyTorch's names, such as `w.exp_avg`.
     ///
     /// # Errors
     /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
@@ -282,8 +283,8 @@ impl Checkpoint {
     /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
     /// saves, also one of several ranks, call [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
     ///
-    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails. Of a trainer that has made no
-    /// update and loaded nothing it holds none.
+    /// While it loads, the host holds a copy of the parameters as they were, to restore them if something fails. For a trainer that has made no
+    /// update and loaded nothing no copy is made.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};

@@ -133,11 +133,11 @@ impl Checkpoints {
         })
     }
 
-    /// Saves if it is due; to be called after each update. Returns `Break` if a [signal](super::CheckpointsBuilder::on_signals)
-    /// has come: the run is saved then, and the loop should end.
+    /// Saves a checkpoint if one is due. Call it after each update. Returns what was done, or `Break` if a
+    /// [signal](super::CheckpointsBuilder::on_signals) has arrived: the run is saved then, and the loop should end.
     ///
-    /// What the file system refuses does not end the training: it is returned in [`Saving::Failed`], logged, kept for
-    /// [`last_error`](Self::last_error), and tried again.
+    /// An error of the file system does not end the training: it is returned in [`Saving::Failed`], logged, returned by
+    /// [`last_error`](Self::last_error), and saving is tried again.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -165,8 +165,9 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; an [error of checkpoints](Error::is_checkpoint) if two
-    /// parameters have one name; and errors of reading the trainer's state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// [`CheckpointError::NotResumed`] if the folder held checkpoints when it was opened and this run did not resume from them; an
+    /// [error of checkpoints](Error::is_checkpoint) if two parameters have one name; and errors of reading the trainer's state, such as a
+    /// [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn after<T: Resumable + ?Sized>(
         &mut self,
         report: &StepReport,
@@ -208,10 +209,11 @@ impl Checkpoints {
         }))
     }
 
-    /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
-    /// update of this number, that checkpoint is verified and returned, and nothing is written; of a sharded optimizer the other ranks write
-    /// their parts again first. What has changed since, such as a
-    /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
+    /// Saves now and waits until the checkpoint is on the disk. Returns its folder.
+    ///
+    /// If a checkpoint of this update with the same content exists, it is verified and returned, and nothing is written; with a sharded optimizer
+    /// the other ranks write their parts again first. If something has changed since, such as a [value](Self::set), the new checkpoint replaces
+    /// the existing one and has its metrics too.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -231,8 +233,9 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// An [error of checkpoints](Error::is_checkpoint), which after a failed write holds the one that [`last_error`](Self::last_error) returns,
-    /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// [`CheckpointError::NotResumed`] as in [`after`](Self::after). An [error of checkpoints](Error::is_checkpoint) if it could not be written:
+    /// [`last_error`](Self::last_error) returns its cause, and the next [`after`](Self::after) tries again. Errors of reading the trainer's
+    /// state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
         let saved = self.as_writer(trainer, |own, state| own.save(trainer, None, state));
@@ -278,8 +281,9 @@ impl Checkpoints {
         self.ended(step, path).map(Some)
     }
 
-    /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call
-    /// [`save_now`](Self::save_now) before, to keep the last updates.
+    /// [Waits](Self::flush) until the checkpoint in the background is on the disk, and releases the folder. It saves nothing: call
+    /// [`save_now`](Self::save_now) before, to keep the last updates. Dropping the `Checkpoints` also waits, but hides the error, and in a group
+    /// does not wait for other ranks.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -304,7 +308,7 @@ impl Checkpoints {
         self.flush()
     }
 
-    /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
+    /// Sets a value of the caller's, which is saved as JSON with each further checkpoint. In a group rank 0's values are saved, and after
     /// [`resume`](Self::resume) all ranks have them.
     ///
     /// ```
@@ -325,7 +329,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one.
+    /// Returns the value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one. `None` if there is
+    /// none.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -344,8 +349,8 @@ impl Checkpoints {
         get(&self.values, key)
     }
 
-    /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
-    /// not finite is ignored. A step that is saved again keeps its numbers.
+    /// Saves a number with the next checkpoint that is written, for [`lowest`](super::CheckpointsBuilder::lowest) or
+    /// [`highest`](super::CheckpointsBuilder::highest). A number that is not finite is ignored. A step that is saved again keeps its numbers.
     ///
     /// ```
     /// # use candle_core::{Device, Var};
@@ -364,7 +369,7 @@ impl Checkpoints {
         self.metrics.give(name, value);
     }
 
-    /// Where the run continued; `None` for a run that began anew.
+    /// Returns where the run continued; `None` for a run that began anew.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -387,7 +392,7 @@ impl Checkpoints {
         self.resumed.as_ref()
     }
 
-    /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    /// Returns the folder of the last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;
@@ -409,10 +414,10 @@ impl Checkpoints {
         self.last.as_deref()
     }
 
-    /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
-    /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
-    /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
-    /// [`save_now`](Self::save_now), so that all return the same.
+    /// Returns the signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Call it after the loop: a signal
+    /// that arrives after the last call of [`after`](Self::after) was not returned there. A signal that no call has returned is reported to the
+    /// next `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last made a call together, such as
+    /// [`save_now`](Self::save_now), so that all ranks return the same.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::{Checkpoints, Signal};
@@ -443,7 +448,7 @@ impl Checkpoints {
         }
     }
 
-    /// The last error of writing, until a checkpoint is written.
+    /// Returns the last error of writing; `None` once a later checkpoint is on the disk.
     ///
     /// ```
     /// # use std::io::ErrorKind;
@@ -471,7 +476,8 @@ impl Checkpoints {
         self.last_error.as_deref()
     }
 
-    /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
+    /// Returns the folder of the checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or
+    /// [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if no checkpoint has the metric, or neither option is set.
     ///
     /// ```
     /// # use candle_headroom::checkpoint::Checkpoints;

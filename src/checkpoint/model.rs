@@ -122,8 +122,8 @@ impl LoadModel {
         self
     }
 
-    /// Loads the tensor `from` of the file into the parameter `to`. One `*` in both stands for the same text. The first rule that
-    /// matches a name applies.
+    /// Loads the tensor `from` of the file into the parameter `to`. One `*` in both stands for the same text, dots included. The first rule that
+    /// matches a name applies; names that no rule matches stay.
     ///
     /// ```
     /// # use std::collections::HashMap;
@@ -145,7 +145,7 @@ impl LoadModel {
         self
     }
 
-    /// Sets the parameters.
+    /// Sets these parameters in place, by their names.
     ///
     /// ```
     /// # use std::collections::HashMap;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::signals::Signal;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 
-/// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
+/// What [`Checkpoints::after`](super::Checkpoints::after) did, or how the checkpoint ended that was written in the background.
 ///
 /// ```
 /// # use candle_headroom::checkpoint::{Checkpoints, Saving};
