@@ -11,7 +11,7 @@ use crate::error::{DataError, Result};
 
 /// Checks a batch's tensors against what is declared of them, one [`Check`] for each, in the order of [`Tensors::tensors`].
 ///
-/// A [`Loader`](super::Loader) does the same with its first batch. What is not declared is not looked at: a mask may hold infinity, and
+/// A [`Loader`](super::Loader) does the same with its first batch. What is not declared is not checked: a mask may hold infinity, and
 /// tensors after the last check may be anything.
 ///
 /// ```
@@ -72,7 +72,7 @@ pub struct Check {
 type Bounds = (Bound<i64>, Bound<i64>);
 
 impl Check {
-    /// Checks a tensor that errors call by this name. It is found by its place in the batch.
+    /// Requires that a tensor has elements. Errors call it by this name; its place among the checks says which tensor of the batch it is.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -112,7 +112,7 @@ impl Check {
         self
     }
 
-    /// Requires a rank and sizes; `None` stands for any size, as that of the first dimension, which counts the samples.
+    /// Requires a number of dimensions and their sizes. `None` stands for any size, as for the first dimension, which counts the samples.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -144,7 +144,7 @@ impl Check {
         self
     }
 
-    /// Allows this value outside of [`range`](Self::range), such as -100 for targets that do not count.
+    /// Also allows this value outside of [`range`](Self::range), such as -100 for targets without a loss.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

@@ -16,7 +16,7 @@ use crate::fixed_file::FixedFile;
 
 const MAX_PIXELS: u64 = 89_478_485;
 
-/// A folder of images, with one folder for each class: a sample is an image and its class.
+/// A folder of images, with one folder for each class (the layout of torchvision's `ImageFolder`): a sample is an image and its class.
 ///
 /// The classes are the subfolders in the order of their names; the samples are their JPEG and PNG files, by the ending of the
 /// name, class after class and in the order of their names. Other files, deeper folders, and names that begin with a dot are left
@@ -67,7 +67,7 @@ pub struct ImageFolderBuilder {
 }
 
 impl ImageFolder {
-    /// Lists a folder of classes; its images keep their size.
+    /// Opens a folder of classes without options: its images keep their size.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, ImageFolder};
@@ -85,7 +85,7 @@ impl ImageFolder {
         Self::builder(path).open()
     }
 
-    /// Describes a folder of classes.
+    /// Describes a folder of classes; its images keep their size by default.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, ImageFolder};
@@ -114,8 +114,8 @@ impl ImageFolder {
 }
 
 impl ImageFolderBuilder {
-    /// Resizes each image to a height and a width in pixels, by linear interpolation over the pixels that one covers; the aspect
-    /// ratio is not kept.
+    /// Resizes each image to a height and a width in pixels, by linear interpolation with anti-aliasing (a triangle filter). The aspect ratio is
+    /// not kept.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, ImageFolder};
@@ -149,7 +149,7 @@ impl ImageFolderBuilder {
         self
     }
 
-    /// Lists the folders.
+    /// Lists the files of all classes. No image is decoded yet.
     ///
     /// ```
     /// # use candle_headroom::data::ImageFolder;

@@ -81,7 +81,7 @@ impl Lines {
         Self::builder(path).open()
     }
 
-    /// Describes a file of lines.
+    /// Describes a file of lines; blank ones are samples by default.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, Lines};
@@ -101,7 +101,7 @@ impl Lines {
 }
 
 impl LinesBuilder {
-    /// Leaves out the lines of nothing but ASCII whitespace.
+    /// Leaves out lines that are empty or consist of ASCII whitespace.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, Lines};

@@ -95,7 +95,7 @@ impl SafetensorsDataset {
 }
 
 impl SafetensorsBuilder {
-    /// Selects tensors by name; all by default.
+    /// Selects tensors by name, which come in this order in each sample; by default all, in the order of their names.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};

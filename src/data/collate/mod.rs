@@ -140,7 +140,7 @@ impl<T: WithDType> Pad<T> {
         self
     }
 
-    /// Pads to at least this length. With the longest length of all, every batch has the same shape.
+    /// Pads to at least this length. With the length of the dataset's longest sequence, all batches have the same length.
     ///
     /// ```
     /// use candle_headroom::data::Pad;
@@ -154,7 +154,7 @@ impl<T: WithDType> Pad<T> {
         self
     }
 
-    /// Makes a batch of vectors or slices, on the CPU. Sequences may be empty.
+    /// Makes a batch of vectors or slices, on the CPU: values of the shape `[samples, length]`. Sequences may be empty.
     ///
     /// ```
     /// use candle_headroom::data::Pad;
@@ -181,7 +181,8 @@ impl<T: WithDType> Pad<T> {
         Ok(Padded::new(values, lengths)?)
     }
 
-    /// Makes a batch of tensors `[length, …]` that differ in their first dimension only, such as frames of sound.
+    /// Makes a batch of tensors `[length, …]` that differ in their first dimension only, such as frames of sound: values of the shape
+    /// `[samples, length, …]`, on the device of the tensors.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};

@@ -11,8 +11,9 @@ use crate::error::{BoxedError, Result};
 /// Packs documents of tokens into rows of one length, for [`Loader::builder`](crate::data::Loader::builder), so that few places are
 /// padded and no token attends to another document.
 ///
-/// Documents go into rows by best fit, the longest first; the same documents always give the same rows. Attention within the documents
-/// is [`flash_attn_varlen_unfused`](crate::nn::attention::flash_attn_varlen_unfused) with [`Packed::seqlens`]:
+/// Documents go into rows by best fit, the longest first (best fit decreasing, Johnson 1974), which needs at most 11/9 of the least possible number
+/// of rows, and 4 more. The same documents always give the same rows. Attention within the documents is
+/// [`flash_attn_varlen_unfused`](crate::nn::attention::flash_attn_varlen_unfused) with [`Packed::seqlens`]:
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
@@ -103,8 +104,8 @@ impl Pack {
         self
     }
 
-    /// Cuts a document that is longer than a row into pieces, which do not see each other; the last token of a piece has the first of the
-    /// next as its target. By default such a document is an error.
+    /// Cuts a document that is longer than a row into pieces, which do not attend to each other. The target of a piece's last token is the first
+    /// token of the next piece. By default such a document is an error.
     ///
     /// ```
     /// use candle_headroom::data::Pack;
@@ -119,8 +120,8 @@ impl Pack {
         self
     }
 
-    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place. For windows of a token file, collect their
-    /// [`to_vec`](crate::data::TokenWindow::to_vec).
+    /// Makes a batch of documents, on the CPU: `[rows, length]`, with as many rows as best fit needs. Empty documents are left out. For windows of a
+    /// token file, collect their [`to_vec`](crate::data::TokenWindow::to_vec).
     ///
     /// ```
     /// use candle_headroom::data::Pack;

@@ -22,7 +22,7 @@ const MOST_WORKERS: usize = 4096;
 /// The most that a number of samples or a cost may be, so that sums cannot overflow.
 const MOST: usize = usize::MAX >> 8;
 
-/// Builds a [`Loader`]; from [`Loader::builder`].
+/// Options of a [`Loader`]; from [`Loader::builder`]. Some are for a [`Dataset`] only, and [`buffer`](Self::buffer) for a [`Stream`].
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
@@ -56,7 +56,8 @@ pub struct LoaderBuilder<S: Source, B> {
 }
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Loads a [`Dataset`](crate::data::Dataset), or a [`Stream`](super::Stream), in batches that `collate` makes of samples, in the worker threads.
+    /// Loads a [`Dataset`](crate::data::Dataset) or a [`Stream`](super::Stream) in batches. `collate` makes a batch of a vector of samples; the
+    /// worker threads call it.
     ///
     /// By default batches have 1 sample and come in the dataset's order, for one epoch, read ahead by one worker.
     ///
@@ -153,7 +154,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Shuffles the samples, in another way in each epoch. Each place's sample is computed from this seed and the epoch.
+    /// Shuffles the samples, in another order in each epoch. The sample at each place follows from this seed and the epoch.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -174,7 +175,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Goes through the dataset this many times; once by default.
+    /// Goes through the dataset this many times; once by default. With 0 there are no batches.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -317,7 +318,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Reads at most this many batches ahead, those in the making included; by default 2 for each worker, and at least 4.
+    /// Reads at most this many batches ahead, those that are being read included; by default 2 for each worker, and at least 4.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -334,8 +335,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Reads at most so many bytes of tensors ahead; 1 GiB by default. A batch in the making counts as the largest so far. The batch
-    /// that training waits for is always read.
+    /// Reads at most this many bytes of tensors ahead; 1 GiB by default. A batch that is being read counts as much as the largest so far. The
+    /// batch that training waits for is always read.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -354,8 +355,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Reads ahead only while this memory's limit leaves room: give it the host's,
-    /// [`DeviceMemory::host()`](crate::DeviceMemory::host).
+    /// Reads ahead only while the limit of this memory is not exceeded, with the batches that are being read. Pass the host's memory,
+    /// [`DeviceMemory::host()`](crate::DeviceMemory::host). Without a limit this changes nothing.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -377,13 +378,13 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Puts batches on this device. Tensors that are there already stay as they are.
     ///
     /// For a GPU, workers copy batches into page-locked memory, and each batch is copied to the device on a stream of its own while the
-    /// one before it is used. So the device holds one batch more, and the host up to as many page-locked bytes as are read ahead, with
-    /// one batch more; [`memory`](Self::memory) does not count them. Where there is no page-locked memory, this is logged, and candle
-    /// copies batches when they are asked for. Take the batches on the thread that uses them.
+    /// batch before it is used. So the device holds one more batch, and the host holds page-locked memory for the batches that are read ahead and
+    /// for one more; [`memory`](Self::memory) does not count it. Where page-locked memory is not available, this is logged, and candle copies
+    /// batches when they are requested. Request batches on the thread that uses them.
     ///
-    /// If memory runs out on the device while a batch is copied ahead, it is copied when it is asked for. If it does not fit then either,
-    /// the item is an error with [`Phase::Transfer`](crate::error::Phase::Transfer) and the batch is not lost: the next item is the
-    /// same batch again. On the CPU nothing is copied.
+    /// If memory runs out on the device while a batch is copied ahead, it is copied when it is requested. If it does not fit then either,
+    /// the item is an error with [`Phase::Transfer`](crate::error::Phase::Transfer), and the next item is the same batch again. On the CPU nothing
+    /// is copied.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -401,8 +402,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
-    /// again. Of a stream, the beginning of an epoch is tried again.
+    /// Reads a sample again up to this many times if it cannot be read; 0 by default. A sample that panicked is not read again. For a
+    /// stream, only opening an epoch is tried again.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicUsize, Ordering};
@@ -431,8 +432,10 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller. No other sample
-    /// moves to another batch, so a rank, or a resumed run, that can read the sample has the same batches.
+    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. One more is a
+    /// [`DataError::TooManySkipped`](crate::error::DataError::TooManySkipped). Batches with a skipped sample are smaller, and a batch without
+    /// any sample left does not come; with several ranks it is [empty](crate::data::Loaded::is_empty). Other samples stay in their batches, so a
+    /// rank or a resumed run that can read the sample has the same batches.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

@@ -32,7 +32,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
-    /// As [`batch_cost`](Self::batch_cost), where each sample counts as the largest of its batch, for sequences that are padded.
+    /// Makes batches whose number of samples times their largest [cost](Dataset::cost) is at most this, for sequences that are padded. Otherwise as
+    /// [`batch_cost`](Self::batch_cost).
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -54,7 +55,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     }
 
     /// Puts samples of similar [cost](Dataset::cost) into one batch: `window` samples at a time are sorted by cost before they are cut
-    /// into batches, which then come in an order of their own. A larger window pads less and mixes less.
+    /// into batches. With [`shuffle`](Self::shuffle) the batches of a window then come in a shuffled order. A larger window pads less and mixes
+    /// less. With [`batch`](Self::batch) it is rounded up to a multiple of the batch.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -91,8 +93,10 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
-    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. At the end of each
-    /// epoch, the samples of a part have been drawn equally often, give or take one. See [`Concat`](crate::data::Concat).
+    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, in a shuffled order; the seed is
+    /// that of [`shuffle`](Self::shuffle), or 0. A part is drawn from without replacement until all its samples have come, then again in a new
+    /// order, also across epochs: at the end of each epoch its samples have been drawn equally often, give or take one. See
+    /// [`Concat`](crate::data::Concat).
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

@@ -16,10 +16,10 @@ use crate::data::{Loaded, Tensors};
 use crate::error::{Result, invalid};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Returns an iterator over the epochs from the present one on, each of which is an iterator over its batches, for two nested loops.
+    /// Returns an iterator over the epochs from the current one on, each of which is an iterator over its batches, for two nested loops.
     ///
     /// The first epoch has the batches that are left of it, none if it was read to its end before the run was saved. An epoch that is
-    /// left early goes on in the next item, so that no sample is skipped.
+    /// left early is also the next item, with the batches that are left, so that no sample is skipped.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};

@@ -117,7 +117,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         })
     }
 
-    /// Returns the name that tells it from a run's other loaders.
+    /// Returns its [name](LoaderBuilder::name), which tells it from a run's other loaders.
     pub fn name(&self) -> &str {
         &self.reader.name
     }
@@ -140,7 +140,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         &self.position
     }
 
-    /// Goes to a position, forwards or backwards; what was read ahead is dropped.
+    /// Goes to a position, forwards or backwards. Batches that were read ahead are dropped.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -187,11 +187,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(changes)
     }
 
-    /// Divides its batches among the ranks like this, from the next one on; what was read ahead is read again. The division belongs to the
-    /// [position](Self::state), so a resumed run divides its batches alike. A trainer's
-    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) does it by itself.
+    /// Divides its batches among the ranks like this, from the next batch on; batches that were read ahead are read again. The division is part of
+    /// the [position](Self::state), so a resumed run divides its batches in the same way. A trainer's
+    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) calls it by itself.
     ///
-    /// All ranks have to divide alike, and between the same batches, or samples are lost or doubled. Trainers compare that before each update.
+    /// All ranks have to set the same division between the same two batches, or samples are lost or come twice. Trainers compare it before each
+    /// update.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -291,7 +292,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(Some(Continued { changes }))
     }
 
-    /// Returns what it has done so far, and how long the caller waited for data.
+    /// Returns counts of batches and samples so far, and how long the caller waited for data.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -360,7 +361,7 @@ impl<B> fmt::Debug for Loader<B> {
     }
 }
 
-/// What a loader has done so far; from [`Loader::stats`](super::Loader::stats).
+/// Counts and times of a loader so far; from [`Loader::stats`](super::Loader::stats).
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};

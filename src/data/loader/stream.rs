@@ -27,8 +27,9 @@ where
     F: Fn(u64) -> Result<I, BoxedError> + Send + Sync + 'static,
     B: Tensors + Send + 'static,
 {
-    /// Shuffles within a buffer of so many samples: each sample that is handed out is drawn from the buffer by the seed of
-    /// [`shuffle`](Self::shuffle), and the next of the stream takes its place. The buffer's memory does not count as read ahead.
+    /// Shuffles within a buffer of this many samples: each sample that is handed out is drawn from the buffer by the seed of
+    /// [`shuffle`](Self::shuffle), and the next sample of the stream takes its place. A sample comes fewer than this many places early. The buffer's
+    /// memory does not count as read ahead.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

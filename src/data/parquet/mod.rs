@@ -166,7 +166,7 @@ impl<T: DeserializeOwned + Send> ParquetDataset<T> {
 }
 
 impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
-    /// Reads only these columns; all by default. Others cost no time.
+    /// Reads only these columns, in this order for a tuple; by default all, in the order of the file. Other columns are not decoded.
     ///
     /// ```
     /// # use candle_headroom::data::ParquetDataset;
@@ -192,8 +192,8 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
         self
     }
 
-    /// Sets how many bytes of decoded rows are kept, by what the file states of them; 256 MiB by default. The threads of a loader should find room for a row group
-    /// each.
+    /// Sets how many bytes of decoded rows are cached, as estimated from the file's metadata; 256 MiB by default. It should hold one row group
+    /// for each thread of a loader.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;
@@ -220,8 +220,8 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
         self
     }
 
-    /// Sets how many bytes the columns that are read of a row group may take when they are decoded, by what the file states of its
-    /// values and their sizes; 4 GiB by default. A small file can state any number of nulls.
+    /// Sets how many bytes the selected columns of a row group may take when they are decoded, as estimated from the file's metadata; 4 GiB by
+    /// default. Reading a row of a larger group is an error. It protects against small files that state a huge number of nulls.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;

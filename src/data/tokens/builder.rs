@@ -35,7 +35,7 @@ enum Source {
 }
 
 impl Tokens {
-    /// Describes a file of tokens.
+    /// Describes a file of tokens. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, Tokens};
@@ -50,7 +50,7 @@ impl Tokens {
         TokensBuilder::new(Source::File(path.into()))
     }
 
-    /// Describes tokens that are in memory.
+    /// Describes tokens that are in memory. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
     ///
     /// ```
     /// use candle_headroom::data::{Dataset, Tokens};
@@ -110,7 +110,7 @@ impl TokensBuilder {
         self
     }
 
-    /// Makes samples of so many tokens each. A model that predicts the next token of a context of 1,024 needs 1,025.
+    /// Makes samples of this many tokens each. A model that predicts the next token of a context of 1,024 needs 1,025.
     ///
     /// ```
     /// use candle_headroom::data::{Dataset, Tokens};
@@ -141,7 +141,7 @@ impl TokensBuilder {
     }
 
     /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last
-    /// one ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    /// one ends with the file. The file is read once on opening, and 8 bytes are stored for each document.
     ///
     /// ```
     /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
@@ -165,7 +165,7 @@ impl TokensBuilder {
         self
     }
 
-    /// Opens the file.
+    /// Opens the file and finds the windows or documents.
     ///
     /// ```
     /// use candle_headroom::data::Tokens;
@@ -178,8 +178,8 @@ impl TokensBuilder {
     /// # Errors
     /// An [error of data](Error::is_data) if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
     /// into a token's bytes, or if tokens in memory are given a type or a header. [`DataError::File`] if the file cannot be read, is
-    /// empty, or holds a part of a token, or if llm.c's header is of another version or type, or states another number of tokens.
-    /// Likewise if there are fewer tokens than a window's.
+    /// empty, or ends within a token, or if llm.c's header is of another version or type, or states another number of tokens.
+    /// If there are fewer tokens than a window has, either of the two: `DataError::File` for a file, an error of data for tokens in memory.
     pub fn open(mut self) -> Result<Tokens> {
         self.check(self.token.unwrap_or(TokenType::U32))?;
         let (content, tokens) = match &mut self.source {

@@ -303,7 +303,7 @@ pub enum TokenType {
 }
 
 impl TokenType {
-    /// Returns the bytes of a token.
+    /// Returns the number of bytes of a token.
     #[must_use]
     pub fn size_in_bytes(self) -> usize {
         match self {
