@@ -154,7 +154,7 @@ impl ImageFolderBuilder {
     /// ```
     /// # use candle_headroom::data::ImageFolder;
     /// # let folder = tempfile::tempdir()?;
-    /// let error = ImageFolder::open(folder.path()).unwrap_err(); // an empty folder
+    /// let error = ImageFolder::builder(folder.path()).open().unwrap_err(); // an empty folder
     /// assert!(error.is_data());
     /// assert!(error.to_string().ends_with(" has no samples"), "{error}");
     /// # Ok::<(), std::io::Error>(())

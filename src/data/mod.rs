@@ -36,7 +36,7 @@
 //!   ahead, or whose update failed, come again.
 //! - **Changed data is an error.** A position holds a [fingerprint](crate::batch::Fingerprint) of the dataset's name and length, the order and
 //!   the batches. A resumed loader compares it, and so do the ranks of a group before each update. The content of samples is not compared.
-//! - **Errors name the sample.** A sample that cannot be read is a [`DataError::Sample`](crate::error::DataError::Sample) with its dataset and
+//! - **Errors name the sample.** A sample that cannot be read is a [`DataError::Sample`] with its dataset and
 //!   index, and a panic in a dataset or a collate function is an error too. The loader then goes on with the next batch. A file that changes
 //!   while it is open is an error, so no batch mixes two versions of it.
 //! - **Memory is bounded.** Batches are read ahead up to a [number](LoaderBuilder::ahead), up to a number of
