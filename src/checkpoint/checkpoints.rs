@@ -500,7 +500,7 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.
+    /// [`CheckpointError::File`] if the folder cannot be read.
     pub fn best(&self) -> Result<Option<PathBuf>> {
         let path = &self.folder.path;
         let name = self.settings.keep.best(path)?;

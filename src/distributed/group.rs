@@ -342,7 +342,8 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
-    /// ([`is_group`](Error::is_group)). Errors from candle, which a tensor of another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
+    /// ([`is_group`](Error::is_group)). Errors from candle, also for a tensor of another type: then the other ranks get a
+    /// [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group can still be used.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;

@@ -99,7 +99,7 @@ fn refused(problem: impl Display) -> BoxedError {
 /// ```
 ///
 /// [`sort_by_cost`](crate::data::LoaderBuilder::sort_by_cost) puts sequences of similar length together, so that little is padded;
-/// [`Pack`](super::Pack) pads less still.
+/// [`Pack`] pads less still.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `sequences` or `tensors` on it"]
 pub struct Pad<T> {

@@ -56,7 +56,7 @@ pub struct LoaderBuilder<S: Source, B> {
 }
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Loads a [`Dataset`](crate::data::Dataset) or a [`Stream`](super::Stream) in batches. `collate` makes a batch of a vector of samples; the
+    /// Loads a [`Dataset`] or a [`Stream`] in batches. `collate` makes a batch of a vector of samples; the
     /// worker threads call it.
     ///
     /// By default batches have 1 sample and come in the dataset's order, for one epoch, read ahead by one worker.
@@ -117,7 +117,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Sets the name that tells this loader from a run's others in saved state; `data` by default.
     ///
     /// Ranks and resumed runs compare it, and the dataset's name and length, but read no samples. Data without a name of their own, such as
-    /// [`Items`](crate::data::Items), [`TensorDataset`](crate::data::TensorDataset) and [`Stream`](super::Stream), differ from other data in
+    /// [`Items`](crate::data::Items), [`TensorDataset`](crate::data::TensorDataset) and [`Stream`], differ from other data in
     /// this name only: put the data's version into it.
     ///
     /// ```
@@ -211,9 +211,9 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Hands out this rank's part of each batch: of `m` samples, rank `r` of `n` gets those from `m * r / n` to `m * (r + 1) / n`, unless
-    /// [`Loader::divide`] or a trainer's [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) says otherwise. A batch with fewer samples than ranks leaves some of them none: they get
-    /// [empty](crate::data::Loaded::is_empty) batches, for which one sample of the others is read, to learn what the tensors are like.
-    /// [`drop_last`](Self::drop_last) avoids that.
+    /// [`Loader::divide`] or a trainer's [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) sets other parts. If a batch has
+    /// fewer samples than there are ranks, some ranks get an [empty](crate::data::Loaded::is_empty) batch, for which one sample of the others is read,
+    /// because it has the shapes of the tensors. [`drop_last`](Self::drop_last) avoids that.
     ///
     /// A trainer with a [group](crate::train::AdaptiveTrainerBuilder::group) refuses batches of a loader without it.
     ///
@@ -356,7 +356,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Reads ahead only while the limit of this memory is not exceeded, with the batches that are being read. Pass the host's memory,
-    /// [`DeviceMemory::host()`](crate::DeviceMemory::host). Without a limit this changes nothing.
+    /// [`DeviceMemory::host()`]. Without a limit this changes nothing.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -468,8 +468,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
     /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
     ///
-    /// A batch that is not as declared is a [`DataError::Unexpected`](crate::error::DataError::Unexpected), which names the sample where the tensor has as many rows as the
-    /// batch has samples. A rank without a share of the batch may have tensors without elements.
+    /// A batch that is not as declared is a [`DataError::Unexpected`](crate::error::DataError::Unexpected), which names the sample if the tensor has
+    /// as many rows as the batch has samples. A rank without a part of the batch may have tensors without elements.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -595,7 +595,7 @@ pub trait Source: sealed::Sealed {
 }
 
 /// Samples that can only be read one after the other, such as those of a network or of a compressed archive; for
-/// [`Loader::builder`](super::Loader::builder).
+/// [`Loader::builder`].
 ///
 /// The function begins an epoch, counted from 0. One worker reads, and a resumed loader reads the epoch's samples again up to its
 /// position, which it logs. The samples of an epoch must always come in the same order for that, with an error in the place of one that cannot

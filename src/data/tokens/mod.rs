@@ -190,7 +190,7 @@ impl TokenWindow {
 ///
 /// # Errors
 /// An [error of data](crate::Error::is_data) if there is no window or if the lengths differ, as those of documents do, and
-/// [`DataError::File`](crate::error::DataError::File) if a file cannot be read or has changed since it was opened.
+/// [`DataError::File`] if a file cannot be read or has changed since it was opened.
 pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     let len = match windows.first() {
         Some(first) => first.len(),
