@@ -284,13 +284,20 @@ impl ModuleT for BatchNorm {
 /// ```
 ///
 /// # Errors
-/// If `vb` has no such tensors of `num_features` elements, or `config.eps` is negative.
+/// If `vb` has no such tensors of `num_features` elements, `config.eps` is negative, or `config.momentum` is not from 0 to 1.
 pub fn batch_norm<C: Into<BatchNormConfig>>(
     num_features: usize,
     config: C,
     vb: VarBuilder,
 ) -> Result<BatchNorm> {
     let config = config.into();
+    // candle's function does not look, though its constructors do.
+    if !(0. ..=1.).contains(&config.momentum) {
+        bail!(
+            "batch-norm: the momentum must be from 0 to 1, got {}",
+            config.momentum
+        );
+    }
     Ok(BatchNorm {
         inner: candle_nn::batch_norm(num_features, config, vb)?,
         remove_mean: config.remove_mean,

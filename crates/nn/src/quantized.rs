@@ -165,15 +165,29 @@ impl QMatMul {
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     ///
+    /// The numbers of experts are not compared with the weight, because that would wait for the device.
+    ///
     /// # Errors
-    /// If the weight is not quantized or not on CUDA.
+    /// If the weight is not quantized or not on CUDA, or for shapes that do not match.
     pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::QTensor(weight) if weight.device().is_cuda() && x.device().is_cuda() => {
-                weight.indexed_moe_forward(x, ids)
-            }
+        let weight = match self {
+            Self::QTensor(weight) if weight.device().is_cuda() && x.device().is_cuda() => weight,
             _ => bail!("indexed_moe_forward needs a quantized weight on CUDA"),
+        };
+        // candle's kernel takes the shapes as they are, and both tensors from the beginning of their buffers in one piece.
+        let ((_, _, width), (tokens, each, inputs)) = (weight.shape().dims3()?, x.dims3()?);
+        let (id_tokens, chosen) = ids.dims2()?;
+        if inputs != width || tokens != id_tokens || (each != 1 && each != chosen) {
+            let (weight, x, ids) = (weight.shape(), x.shape(), ids.shape());
+            bail!(
+                "indexed_moe_forward: weight {weight:?}, input {x:?} and ids {ids:?} do not match"
+            );
         }
+        let whole = |tensor: &Tensor| match tensor.is_contiguous() {
+            true if tensor.layout().start_offset() == 0 => Ok(tensor.clone()),
+            _ => tensor.force_contiguous(),
+        };
+        weight.indexed_moe_forward(&whole(x)?, &whole(ids)?)
     }
 
     /// The rows of the weight with these numbers, of any shape; the result has one more dimension, of the width of a row.
