@@ -90,6 +90,16 @@ impl DeviceMemory {
     ///
     /// The ordinal counts in CUDA's order among the devices that `CUDA_VISIBLE_DEVICES` leaves, as `Device::new_cuda` does. Nothing
     /// happens before [`open`](CudaMemoryBuilder::open).
+    ///
+    /// ```no_run
+    /// use candle_core::{DType, Tensor};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::cuda(0).open()?;
+    /// let x = Tensor::zeros((1024, 1024), DType::F32, memory.device())?; // 4 MiB from the pool
+    /// assert!(x.device().is_cuda() && memory.in_use() >= Some(4 << 20));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
         CudaMemoryBuilder {
             ordinal,
@@ -101,6 +111,15 @@ impl DeviceMemory {
 
 impl CudaMemoryBuilder {
     /// How the pool grows; [`Growth::OnDemand`] by default. A second opening with another growth than the first is an error.
+    ///
+    /// ```no_run
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::memory::Growth;
+    ///
+    /// let memory = DeviceMemory::cuda(0).growth(Growth::ReturnAtSync).open()?;
+    /// assert!(DeviceMemory::cuda(0).growth(Growth::OnDemand).open().unwrap_err().is_memory());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self
@@ -110,12 +129,33 @@ impl CudaMemoryBuilder {
     ///
     /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise
     /// trainers check the use and reduce the size: see [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement).
+    ///
+    /// ```no_run
+    /// use candle_headroom::memory::{Enforcement, Limit};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::cuda(0).limit(Limit::Fraction(0.5)).open()?;
+    /// match memory.stats().enforcement {
+    ///     Some(Enforcement::Hard) => println!("the driver refuses more"),
+    ///     enforcement => assert_eq!(enforcement, Some(Enforcement::Soft)),
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
     }
 
     /// Opens the device's memory, or shares it if it is open and no other settings are given.
+    ///
+    /// ```no_run
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// match DeviceMemory::cuda(0).open() {
+    ///     Ok(memory) => assert!(memory.device().is_cuda()),
+    ///     Err(error) => eprintln!("no GPU for this run: {error}"),
+    /// }
+    /// ```
     ///
     /// # Errors
     /// A build without the feature `cuda`, no such device, a busy device or one without memory pools, other settings than those in force,
