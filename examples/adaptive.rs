@@ -23,8 +23,9 @@ fn spirals(points: usize, device: &Device) -> Result<(Tensor, Tensor)> {
 }
 
 fn main() -> candle_headroom::Result<()> {
-    // On a GPU `DeviceMemory::cuda(0)`, which needs no allocator.
-    let memory = DeviceMemory::host().limit(ByteSize::mib(16)).open()?;
+    let memory = DeviceMemory::cuda_if_available(0)
+        .limit(ByteSize::mib(16))
+        .open()?;
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, memory.device());
     let model = seq()

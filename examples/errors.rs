@@ -1,5 +1,5 @@
 //! Running out of memory as a typed error: one text of three is too long, and training goes on.
-//! Run: `cargo run --example errors`; on a GPU: `--features cuda`, and `-- --device cuda`.
+//! Run: `cargo run --example errors`; on a GPU with `--features cuda`.
 //! Prints what ran out, how much was used, why, and what would help; on a GPU also candle's error.
 
 use std::error::Error as _;
@@ -14,11 +14,9 @@ use candle_nn::{Module, VarBuilder, VarMap, linear};
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system(); // counts memory on the CPU
 
 fn main() -> candle_headroom::Result<()> {
-    let limit = ByteSize::mib(32);
-    let memory = match std::env::args().any(|argument| argument == "cuda") {
-        true => DeviceMemory::cuda(0).limit(limit).open()?,
-        false => DeviceMemory::host().limit(limit).open()?,
-    };
+    let memory = DeviceMemory::cuda_if_available(0)
+        .limit(ByteSize::mib(32))
+        .open()?;
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, memory.device());
     let model = linear(16, 256, vb)?;

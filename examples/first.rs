@@ -8,7 +8,9 @@ use candle_nn::{Activation, Module, VarBuilder, VarMap, linear, loss, seq};
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system(); // counts memory on the CPU
 
 fn main() -> candle_headroom::Result<()> {
-    let memory = DeviceMemory::host().limit(ByteSize::mib(24)).open()?; // on a GPU `cuda(0)`
+    let memory = DeviceMemory::cuda_if_available(0)
+        .limit(ByteSize::mib(24))
+        .open()?;
     let device = memory.device();
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, device);

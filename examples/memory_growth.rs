@@ -1,5 +1,5 @@
 //! Memory growth, and a limit that is lowered during training: smaller micro-batches follow it.
-//! Run: `cargo run --example memory_growth`; on a GPU: `--features cuda`, and `-- --device cuda`.
+//! Run: `cargo run --example memory_growth`; on a GPU with `--features cuda`.
 //! Prints each step's micro-batches and peak, and the memory in use: under 32, then under 12 MiB.
 
 use candle_core::{DType, Tensor};
@@ -11,17 +11,13 @@ use candle_nn::{Module, VarBuilder, VarMap, linear};
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system(); // counts memory on the CPU
 
 fn main() -> candle_headroom::Result<()> {
-    let limit = ByteSize::mib(32);
-    let memory = match std::env::args().any(|argument| argument == "cuda") {
-        // Takes memory from the GPU when it is needed and keeps it for reuse. The limit is hard:
-        // from CUDA 12.2 on, the driver refuses more. TensorFlow has either growth or a limit.
-        true => DeviceMemory::cuda(0)
-            .growth(Growth::OnDemand)
-            .limit(limit)
-            .open()?,
-        // The limit is soft: candle cannot refuse memory on the CPU, so trainers keep to it.
-        false => DeviceMemory::host().limit(limit).open()?,
-    };
+    // Takes memory from the GPU when it is needed and keeps it for reuse. There the limit is hard:
+    // from CUDA 12.2 on, the driver refuses more. TensorFlow has either growth or a limit. On the
+    // CPU it is soft: candle cannot refuse memory there, so trainers keep to it.
+    let memory = DeviceMemory::cuda_if_available(0)
+        .growth(Growth::OnDemand)
+        .limit(ByteSize::mib(32))
+        .open()?;
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, memory.device());
     let model = linear(32, 512, vb)?;

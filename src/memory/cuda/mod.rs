@@ -83,6 +83,8 @@ pub struct CudaMemoryBuilder {
     ordinal: usize,
     growth: Option<Growth>,
     limit: Limit,
+    /// Whether a build without `cuda` opens the host's memory.
+    or_host: bool,
 }
 
 impl DeviceMemory {
@@ -105,6 +107,27 @@ impl DeviceMemory {
             ordinal,
             growth: None,
             limit: Limit::Unlimited,
+            or_host: false,
+        }
+    }
+
+    /// The memory of CUDA device `ordinal` in a build with the feature `cuda`, and else [that of the host](Self::host), as
+    /// [`Device::cuda_if_available`] chooses a device. On the host a growth means nothing, and a limit needs
+    /// [`TrackingAllocator`](super::TrackingAllocator).
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// # #[cfg(not(feature = "cuda"))] {
+    /// let memory = DeviceMemory::cuda_if_available(0).open()?;
+    /// assert!(memory.device().is_cpu()); // built without `cuda`
+    /// # }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn cuda_if_available(ordinal: usize) -> CudaMemoryBuilder {
+        CudaMemoryBuilder {
+            or_host: true,
+            ..Self::cuda(ordinal)
         }
     }
 }
@@ -162,6 +185,9 @@ impl CudaMemoryBuilder {
     /// an impossible limit, or memory that cannot be taken at once ([`is_memory`](Error::is_memory)). Any other error of the driver.
     /// Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
-        open(self.ordinal, self.growth, self.limit)
+        match self.or_host && !cfg!(feature = "cuda") {
+            true => DeviceMemory::host().limit(self.limit).open(),
+            false => open(self.ordinal, self.growth, self.limit),
+        }
     }
 }
