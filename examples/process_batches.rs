@@ -1,6 +1,6 @@
-//! Runs inference over a data set under a memory limit. The batch size is found while it runs; results come in order, each sample once.
-//!
-//! `cargo run --example process_batches`
+//! Inference over a data set under a memory limit: results come in order, one for each sample.
+//! Run: `cargo run --example process_batches`.
+//! Prints how the batch size was found, and the memory's use under the limit of 48 MiB.
 
 use candle_core::{DType, Tensor};
 use candle_headroom::batch::BatchProcessor;

@@ -17,7 +17,7 @@ unset CARGO_TARGET_DIR
 
 figure() { printf 'figure: %s = %s %s\n' "$@"; }
 
-# README's first complete program, as a package of its own: FOLDER FEATURES.
+# README's program, as a package of its own: FOLDER FEATURES.
 readme_program() {
     mkdir -p "$1/src"
     cat >"$1/Cargo.toml" <<MANIFEST
@@ -33,7 +33,7 @@ candle-headroom = { path = "$root"$2 }
 
 [workspace]
 MANIFEST
-    awk '/^```rust/ { program = 1; next } /^```/ { if (program) exit } program' README.md >"$1/src/main.rs"
+    cp examples/first.rs "$1/src/main.rs"
     cp Cargo.lock "$1/Cargo.lock"
 }
 
@@ -108,7 +108,7 @@ git clone --quiet "$root" "$work/clone"
 cd "$work/clone"
 main=$(grep -m1 '^cargo run .*--example train_text' README.md | sed 's/ *#.*//')
 test=$(grep -m1 '^cargo test' README.md | sed 's/ *#.*//')
-doctor=$(grep -m1 '^cargo run .*doctor' README.md | sed 's/ *#.*//')
+doctor=$(grep -m1 -o 'cargo run [^`]*doctor' README.md)
 newcomer=$(seconds bash -c "$main")
 tests=$(seconds bash -c "$test")
 figure build/newcomer_vs_candle_core "$(ratio "$newcomer" "$candle")" x

@@ -40,5 +40,5 @@ run test-cuda programs/test-cuda --nocapture
 run bench-cuda programs/bench-cuda
 # The simulated driver takes seconds for a step.
 [ "$HEADROOM_CUDA" = real ] && steps=45 || steps=2
-run train_text programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md out-of-memory.md promises.md
+run train_text programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md cuda-out-of-memory.md promises.md
 exit $status

@@ -45,6 +45,7 @@ manifest() {
     sed -e "s|^name = \"models\"|name = \"models-$1\"|" \
         -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
+        -e "s|^path = \"../../examples/|path = \"$root/examples/|" \
         -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
     # With its trainer.
     [ "$1" != ours ] || sed -i "s|^candle-nn = .*|&\ncandle-headroom = { path = \"$root\" }|" "$folder/Cargo.toml.new"
@@ -98,4 +99,6 @@ fi
 manifest ours candle-headroom-nn "$root/crates/nn"
 build ours "$work/ours/Cargo.toml" --features trainer
 run ours models-ours
+# An example: it fine-tunes a small BERT that it makes.
+"$CARGO_TARGET_DIR/debug/bert" | tail -n 1
 "$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$work/ours/results" "${models[@]}"

@@ -4,7 +4,8 @@
     python3 scripts/try-mutants.py [--sample N] [--seed S] [--list] [--without-ranks]
 
 --sample takes N mutants (default 100) of those of trainers (src/train, with what ranks agree on), batches, checkpoints, the optimizers'
-commit and nn's graph; --seed says which (default 28). The same seed takes the same ones of the same source. --list prints them and ends.
+commit and nn's graph; --seed says which (default 28). The same seed takes the same ones of the same source. --list prints twice as many, of which the first
+N that compile are taken, and ends.
 
 cargo-mutants says which changes there are. All of the sample are compiled at once: a function with a mutant holds its body twice, and the
 environment variable MUTANT says which of the two runs ("mutation schemata", Untch, Offutt and Harrold, 1993). So the tests are built once,
@@ -263,9 +264,9 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     every = sorted(cargo_mutants(), key=lambda mutant: mutant["name"])
     every = [mutant for mutant in every if mutant.get("function")]
-    sample = random.Random(options.seed).sample(every, min(options.sample, len(every)))
-    mutants = dict(enumerate(sorted(sample, key=lambda mutant: mutant["name"])))
-    print(f"{len(mutants)} of {len(every)} mutants, seed {options.seed}", flush=True)
+    # More than asked for, because some do not compile; of those that do, the first are taken.
+    mutants = dict(enumerate(random.Random(options.seed).sample(every, min(2 * options.sample, len(every)))))
+    print(f"{options.sample} of {len(every)} mutants, seed {options.seed}", flush=True)
     if options.list:
         print(*(mutant["name"] for mutant in mutants.values()), sep="\n")
         return
@@ -281,6 +282,8 @@ def main():
     targets = [word for test in tests for word in ("--test", test)]
     shared = [*PACKAGES, "--features", features, "--locked"]
     _, left_out = without_errors(mutants, ["cargo", "check", "--lib", *shared])
+    mutants = dict(list(mutants.items())[: options.sample])
+    left_out = {number: mutant for number, mutant in left_out.items() if number <= max(mutants)}
     programs, more = without_errors(mutants, ["cargo", "test", "--no-run", "--lib", *targets, *shared])
     left_out |= more
     for mutant in left_out.values():
@@ -297,7 +300,7 @@ def main():
     tree = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(TREE.rglob("*.rs")))).hexdigest()
     log = RESULTS / f"{tree[:16]}-{'-'.join(tests)}.tsv"
     known = dict(line.split("\t", 1) for line in log.read_text().splitlines()) if log.exists() else {}
-    for number, mutant in mutants.items():
+    for number, mutant in sorted(mutants.items(), key=lambda item: item[1]["name"]):
         name = mutant["name"]
         if name not in known:
             noticed = None

@@ -25,6 +25,7 @@ pages! {
     /// Start here.
     tutorial "tutorial" {
         first_run "first-run"
+        real_run "real-run"
     }
 
     /// One problem on each page, which begins with what you see.
@@ -32,6 +33,7 @@ pages! {
         cuda_out_of_memory "cuda-out-of-memory"
         memory_growth_and_limits "memory-growth-and-limits"
         batch_size "batch-size"
+        batch_policy "batch-policy"
         gradient_accumulation "gradient-accumulation"
         gradient_checkpointing "gradient-checkpointing"
         one_sample "one-sample"
@@ -44,20 +46,19 @@ pages! {
         candle_transformers "candle-transformers"
         fine_tune "fine-tune"
         lora "lora"
+        #[cfg(any(feature = "image", not(doctest)))] // its programs need the feature
         image_folder "image-folder"
         mixed_precision "mixed-precision"
         optimizers "optimizers"
         batches "batches"
+        other_loops "other-loops"
         evaluate "evaluate"
         feed_the_gpu "feed-the-gpu"
         resume_after_preemption "resume-after-preemption"
         from_tensorflow "from-tensorflow"
+        from_pytorch "from-pytorch"
         several_gpus_and_slurm "several-gpus-and-slurm"
-        start_ranks "start-ranks"
         faster_ranks "faster-ranks"
-        lost_ranks "lost-ranks"
-        save_on_ranks "save-on-ranks"
-        watch_ranks "watch-ranks"
         check_a_machine "check-a-machine"
         watch_a_run "watch-a-run"
         incidents "incidents"
@@ -70,13 +71,14 @@ pages! {
         environment_codes "environment-codes"
         command_line "command-line"
         optimizers "optimizers"
+        ranks "ranks"
+        rank_errors "rank-errors"
+        checkpoints "checkpoints"
         models "models"
         fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
         upstream_outputs "upstream-outputs"
         figures "figures"
-        benchmarks_fit "benchmarks-fit"
-        benchmarks_ranks "benchmarks-ranks"
     }
 
     /// How it works, and why.
@@ -92,8 +94,3 @@ pages! {
 
 #[doc = include_str!("../CHANGELOG.md")]
 pub mod changelog {}
-
-/// The README's snippet, run as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-mod readme {}

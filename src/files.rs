@@ -9,6 +9,23 @@ use atomic_write_file::AtomicWriteFile;
 pub(crate) use candle_headroom_environment::system::{open, text, without_links};
 
 /// An operation on a file or a folder of a checkpoint, or on the file of a timeline.
+///
+/// ```
+/// # #[cfg(feature = "testing")] {
+/// use std::io::ErrorKind;
+///
+/// use candle_headroom::Timeline;
+/// use candle_headroom::testing::{FileFaults, FileOperation};
+///
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path();
+/// let faults = FileFaults::in_folder(folder).only(FileOperation::Write).at(0);
+/// let armed = faults.failing_with(ErrorKind::StorageFull).arm(); // a full disk
+/// assert!(Timeline::new().save_trace(folder.join("trace.json")).is_err());
+/// assert_eq!(armed.fired(), 1);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileOperation {

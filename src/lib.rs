@@ -135,6 +135,11 @@ pub mod environment {
     //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
     //!
     //! The package `candle-headroom-environment`, which needs no candle.
+    //!
+    //! A check neither fails nor panics: what cannot be read is a [`Finding`] with a remedy. It ends in time. Each subject is read in a thread of
+    //! its own, which is left behind after 30 seconds ([`Environment::time_limit`]), and libraries that may hang are first loaded in another
+    //! process. It needs no permissions and allocates nothing on the GPU; only [`Environment::smoke_test`] does. Calls that work outweigh files
+    //! that look wrong, so a machine that can train is not reported as broken.
 
     #[doc(inline)]
     pub use candle_headroom_environment::*;

@@ -213,6 +213,18 @@ impl Engine {
 }
 
 /// The results of [`BatchProcessor::process`](super::BatchProcessor::process).
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+/// let mut processor = BatchProcessor::builder(Fixed::new(4)?).build();
+/// let done = processor.process(&x, |chunk, _| chunk.sum_all()?.to_scalar::<f32>())?;
+/// assert_eq!((done.results, done.sizes), (vec![6., 22., 17.], vec![4, 4, 2]));
+/// assert_eq!((done.retries, done.peak), (0, None)); // no memory counts
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Processed<T> {

@@ -46,6 +46,12 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
 }
 
 /// The purpose of a batch. Batches are counted for each task separately.
+///
+/// ```
+/// use candle_headroom::batch::Task;
+///
+/// assert_eq!(Task::Evaluation.to_string(), "evaluation"); // as files have it
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -67,6 +73,31 @@ impl fmt::Display for Task {
 
 /// Something that happened while a batch was processed: the samples of one call of
 /// [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step) or [`BatchProcessor::process`](super::BatchProcessor::process).
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// use candle_headroom::batch::{BatchProcessor, Fixed, Observer, Samples, TrainingEvent};
+///
+/// /// The number of the last batch.
+/// #[derive(Debug, Default)]
+/// struct Last(AtomicU64);
+///
+/// impl Observer for Last {
+///     fn observe(&self, event: &TrainingEvent<'_>) {
+///         self.0.store(event.step, Relaxed);
+///     }
+/// }
+///
+/// let last = Arc::new(Last::default());
+/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).observer(Arc::clone(&last)).build();
+/// for _ in 0..3 {
+///     processor.process(&Samples(&[1, 2, 3]), |_, _| Ok(()))?;
+/// }
+/// assert_eq!(last.0.load(Relaxed), 2); // counted from 0
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct TrainingEvent<'a> {
@@ -86,6 +117,30 @@ pub struct TrainingEvent<'a> {
 ///
 /// Times are host times: on an asynchronous device they are the times of queuing, because nothing waits for the device.
 /// Without a [`DeviceMemory`](crate::DeviceMemory), all memory fields are `None`.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use candle_headroom::batch::{BatchProcessor, EventKind, Fixed, Observer, Samples, TrainingEvent};
+///
+/// /// The sizes of the last batch's micro-batches.
+/// #[derive(Debug, Default)]
+/// struct Sizes(Mutex<Vec<usize>>);
+///
+/// impl Observer for Sizes {
+///     fn observe(&self, event: &TrainingEvent<'_>) {
+///         if let EventKind::BatchEnded { sizes, .. } = event.kind {
+///             *self.0.lock().unwrap() = sizes.to_vec();
+///         }
+///     }
+/// }
+///
+/// let sizes = Arc::new(Sizes::default());
+/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).observer(Arc::clone(&sizes)).build();
+/// processor.process(&Samples(&[1, 2, 3]), |_, _| Ok(()))?;
+/// assert_eq!(*sizes.0.lock().unwrap(), [2, 1]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum EventKind<'a> {
@@ -150,6 +205,16 @@ pub enum EventKind<'a> {
 }
 
 /// Identifies the samples that a closure works on, and the attempt.
+///
+/// ```
+/// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
+///
+/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+/// let data = Samples(&[1, 2, 3]);
+/// let seen = processor.process(&data, |_, micro| Ok((micro.index, micro.samples.clone())))?;
+/// assert_eq!(seen.results, [(0, 0..2), (1, 2..3)]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MicroBatch {
@@ -201,12 +266,48 @@ impl MicroBatch {
     /// Returns whether the closure is called only to [check](crate::AdaptiveTrainer::check_cut) that its loss does not depend on the cut. The
     /// result counts in no update, so a closure that counts samples or computes metrics leaves these samples out. The loss must be the same as
     /// otherwise.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::batch::Fixed;
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(2)?).build()?;
+    /// let mut samples = 0;
+    /// trainer.step(&Tensor::new(&[1f32, 3., 5., 7.], &Device::Cpu)?, |x, micro| {
+    ///     if !micro.is_check() {
+    ///         samples += micro.samples.len();
+    ///     }
+    ///     x.broadcast_sub(&w)?.sqr()?.mean_all()
+    /// })?;
+    /// assert_eq!(samples, 4); // the first batch that is cut is checked too
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn is_check(&self) -> bool {
         self.is_check
     }
 }
 
 /// A change of the micro-batch size, a retry, a check, or data that begin elsewhere.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::batch::{BatchProcessor, Halving};
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+/// let mut processor = BatchProcessor::builder(Halving::default()).build();
+/// let done = processor.process(&x, |chunk, _| {
+///     if chunk.dim(0)? > 5 {
+///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY") // as on a device with room for 5 samples
+///     }
+///     Ok(())
+/// })?;
+/// let shown = "micro-batch 10 → 5: out of memory in forward, the cause is not known";
+/// assert_eq!(done.events[0].to_string(), shown);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -335,6 +436,19 @@ impl fmt::Display for Event {
 }
 
 /// What was checked of a closure's loss, and what was found: [`AdaptiveTrainer::check_cut`](crate::AdaptiveTrainer::check_cut).
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
+/// let x = Tensor::new(&[1f32, 3., 5., 7.], &Device::Cpu)?;
+/// let check = trainer.check_cut(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+/// let shown = "the loss does not depend on the cut, checked on 4 samples";
+/// assert_eq!(check.to_string(), shown);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CutCheck {
@@ -346,6 +460,20 @@ pub struct CutCheck {
 
 /// The result of a [`CutCheck`]. A loss that depends on the cut is an error instead:
 /// [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut).
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::batch::CutFinding;
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
+/// let one = Tensor::new(&[1f32], &Device::Cpu)?;
+/// let check = trainer.check_cut(&one, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+/// let reason = "a single sample cannot be cut".to_owned();
+/// assert_eq!(check.finding, CutFinding::Undecided(reason));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

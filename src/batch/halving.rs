@@ -42,6 +42,14 @@ pub struct Halving {
 }
 
 /// Options of [`Halving`].
+///
+/// ```
+/// use candle_headroom::batch::{BatchPolicy, Halving};
+///
+/// let policy = Halving::builder().start(8).at_most(64).build()?;
+/// assert_eq!((policy.size(100), policy.size(5)), (8, 5));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call `build()`"]
 pub struct HalvingBuilder(Halving);
@@ -49,18 +57,39 @@ pub struct HalvingBuilder(Halving);
 impl HalvingBuilder {
     /// Sets the size of the first micro-batch, in samples; the whole batch by default. On the host, where an allocation is never
     /// refused, start with 1.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Halving};
+    ///
+    /// assert_eq!(Halving::builder().start(1).build()?.size(100), 1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn start(mut self, size: usize) -> Self {
         self.0.cost = Some(size);
         self
     }
 
     /// Sets the largest size, in samples.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Halving};
+    ///
+    /// assert_eq!(Halving::builder().at_most(64).build()?.size(100), 64);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn at_most(mut self, size: usize) -> Self {
         self.0.most = Some(size);
         self
     }
 
     /// Creates the policy.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Halving;
+    ///
+    /// let error = Halving::builder().start(0).build().unwrap_err();
+    /// assert_eq!(error.to_string(), "the size of a micro-batch must be at least 1, got 0");
+    /// ```
     ///
     /// # Errors
     /// If a size is 0 ([`is_policy`](crate::Error::is_policy)).
@@ -76,6 +105,13 @@ impl HalvingBuilder {
 
 impl Halving {
     /// Options for a policy that starts with the whole batch.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Halving};
+    ///
+    /// assert_eq!(Halving::builder().build()?.size(100), 100);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder() -> HalvingBuilder {
         HalvingBuilder(Self::default())
     }

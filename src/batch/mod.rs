@@ -1,4 +1,18 @@
 //! How batches are cut into micro-batches.
+//!
+//! A [`Batch`] is anything with samples in an order. A [`BatchPolicy`] chooses how many of them the next micro-batch has. Trainers,
+//! [`process_batches`] and [`BatchProcessor`] run the micro-batches, and compute again what did not fit.
+//!
+//! # Guarantees
+//! - **Each sample is in exactly one result,** in order. Finished micro-batches are kept when a later one fails.
+//! - **A batch ends.** After a failure the next attempt at the same samples is smaller, or recomputes marked regions; once it may be the same again,
+//!   where the cause may have passed. The end is the last sample, or [`ResourceExhausted`](crate::ResourceExhausted) for the size that the
+//!   policy does not make smaller: with [`Predictive`] and [`Halving`], one sample.
+//! - **Sizes follow from memory alone.** A policy sees [costs](Extent::cost), bytes and outcomes, and neither a clock nor a device. The same readings
+//!   give the same sizes, and a resumed run goes on with the sizes that it had. Only [`Recompute::Measured`] decides by times.
+//! - **Nothing but memory that ran out is retried,** and nothing after a device fault.
+//! - **Observers see one stream.** The [events](EventKind) of a batch come in order on the training thread, from `BatchBegan` to `BatchEnded` or
+//!   `BatchFailed`.
 
 mod attempt;
 mod engine;

@@ -139,6 +139,13 @@ pub struct Extent {
 
 impl Extent {
     /// Creates the extent of `samples` samples that cost `cost` in total.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Extent;
+    ///
+    /// let texts = Extent::new(8, 1024); // 8 texts with 1,024 tokens
+    /// assert_eq!(texts.cost / texts.samples, 128);
+    /// ```
     pub fn new(samples: usize, cost: usize) -> Self {
         Self { samples, cost }
     }
@@ -183,6 +190,15 @@ pub struct Completed {
 
 impl Completed {
     /// Creates a micro-batch of `size` samples, with no measurements.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Completed;
+    ///
+    /// let mut completed = Completed::new(16);
+    /// assert_eq!((completed.peak, completed.is_over_limit()), (None, false));
+    /// (completed.peak, completed.limit) = (Some(900), Some(800));
+    /// assert!(completed.is_over_limit());
+    /// ```
     pub fn new(size: usize) -> Self {
         Self {
             size,
@@ -226,6 +242,16 @@ pub struct Failed<'a> {
 
 impl<'a> Failed<'a> {
     /// Creates the failure of a micro-batch of `size` samples with `exhausted`, caused by its own size.
+    ///
+    /// ```
+    /// use candle_headroom::ResourceExhausted;
+    /// use candle_headroom::batch::{Failed, Regions};
+    /// use candle_headroom::error::{Cause, Resource};
+    ///
+    /// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+    /// let failed = Failed::new(32, &exhausted);
+    /// assert_eq!((failed.size, failed.is_passing, failed.regions), (32, false, Regions::None));
+    /// ```
     pub fn new(size: usize, exhausted: &'a ResourceExhausted) -> Self {
         Self {
             size,
@@ -236,12 +262,34 @@ impl<'a> Failed<'a> {
     }
 
     /// Sets [`regions`](Self::regions).
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Extent, Failed, Regions};
+    /// use candle_headroom::error::{Cause, Resource};
+    /// use candle_headroom::{Predictive, ResourceExhausted};
+    ///
+    /// let mut policy = Predictive::default();
+    /// policy.begin(&Extent::new(8, 8));
+    /// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
+    /// policy.failed(&Failed::new(1, &exhausted).regions(Regions::Kept));
+    /// assert!(policy.recomputes()); // one sample did not fit with its activations stored
+    /// ```
     pub fn regions(mut self, regions: Regions) -> Self {
         self.regions = regions;
         self
     }
 
     /// Sets [`is_passing`](Self::is_passing).
+    ///
+    /// ```
+    /// use candle_headroom::ResourceExhausted;
+    /// use candle_headroom::batch::Failed;
+    /// use candle_headroom::error::{Cause, Resource};
+    ///
+    /// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
+    /// let failed = Failed::new(32, &exhausted).passing(true); // the other process may end
+    /// assert!(failed.is_passing);
+    /// ```
     pub fn passing(mut self, is_passing: bool) -> Self {
         self.is_passing = is_passing;
         self
@@ -267,6 +315,14 @@ pub struct Fixed(usize);
 
 impl Fixed {
     /// Creates the policy for micro-batches of `size` samples.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchPolicy, Fixed};
+    ///
+    /// assert_eq!(Fixed::new(16)?.size(100), 16);
+    /// assert!(Fixed::new(0).unwrap_err().is_policy());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If `size` is 0 ([`is_policy`](crate::Error::is_policy)).

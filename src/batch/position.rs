@@ -17,6 +17,23 @@ const VERSION: u32 = 3;
 ///
 /// It serializes with serde. It does not depend on the numbers of workers and ranks, so a run may continue with others. Among another number of
 /// ranks, batches are divided equally.
+///
+/// ```
+/// # #[cfg(feature = "data")] {
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::data::{Items, Loader};
+/// use candle_headroom::error::BoxedError;
+///
+/// let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> {
+///     Ok(Tensor::new(samples, &Device::Cpu)?)
+/// };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+/// loader.next().expect("a batch")?;
+/// let position = loader.state();
+/// assert_eq!((position.epoch, position.samples), (0, 4));
+/// # }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     // Other versions may have other fields. They are read, so that the error can name the version.
@@ -126,6 +143,26 @@ const LONGEST: usize = 40;
 /// What decides which samples are in which batch of a loader. Loaders with equal fingerprints have the same batches.
 ///
 /// It is saved with a loader's position, and ranks compare it before each update.
+///
+/// ```
+/// # #[cfg(feature = "data")] {
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::batch::Fingerprint;
+/// use candle_headroom::data::{Items, Loader};
+/// use candle_headroom::error::BoxedError;
+///
+/// let fingerprint = |seed| -> candle_headroom::Result<Fingerprint> {
+///     let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> {
+///         Ok(Tensor::new(samples, &Device::Cpu)?)
+///     };
+///     let builder = Loader::builder(Items(Vec::from_iter(0..10)), collate);
+///     Ok(builder.batch(4).shuffle(seed).build()?.state().data.clone())
+/// };
+/// assert_eq!(fingerprint(7)?, fingerprint(7)?);
+/// assert_ne!(fingerprint(7)?, fingerprint(8)?);
+/// # }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -191,6 +228,24 @@ impl Fingerprint {
 }
 
 /// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
+///
+/// ```
+/// # #[cfg(feature = "data")] {
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::Batch;
+/// use candle_headroom::data::{Items, Loader};
+/// use candle_headroom::error::BoxedError;
+///
+/// let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> {
+///     Ok(Tensor::new(samples, &Device::Cpu)?)
+/// };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+/// let batch = loader.next().expect("a batch")?;
+/// let origins = batch.origins();
+/// assert_eq!((origins[0].loader, origins[0].samples), (loader.name(), 4));
+/// # }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     /// The loader's name.
@@ -214,6 +269,30 @@ pub struct Origin<'a> {
 }
 
 /// A trainer that knows which batches its updates have consumed.
+///
+/// ```
+/// # #[cfg(feature = "data")] {
+/// # use candle_core::{Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let w = Var::new(&[0f32], &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+/// use candle_headroom::batch::Consumer;
+/// use candle_headroom::data::{Items, Loader};
+/// use candle_headroom::error::BoxedError;
+///
+/// let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> {
+///     Ok(Tensor::new(samples, &Device::Cpu)?)
+/// };
+/// let mut loader = Loader::builder(Items(vec![1., 3., 5., 7.]), collate).batch(2).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// assert!(trainer.position(loader.name()).is_none());
+/// let batch = loader.next().expect("a batch");
+/// trainer.step(batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+/// let position = trainer.position(loader.name()).expect("a batch was consumed");
+/// assert_eq!(position.samples, 2);
+/// # }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub trait Consumer {
     /// Returns the position of the loader of this name after the last batch that an update consumed; `None` if there was none.
     fn position(&self, loader: &str) -> Option<&Position>;
@@ -260,6 +339,12 @@ pub struct Division {
 
 impl Division {
     /// Divides each batch equally: of `m` samples, rank `r` of `n` has those from `m * r / n` to `m * (r + 1) / n`.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// assert_eq!(Division::equal(4).parts(10), [0..2, 2..5, 5..7, 7..10]);
+    /// ```
     pub fn equal(ranks: usize) -> Self {
         Self {
             ranks: ranks.max(1),
@@ -269,6 +354,16 @@ impl Division {
 
     /// Divides each batch in proportion to these weights, one for each rank. Equal weights are the same as
     /// [`equal`](Self::equal) parts.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// let division = Division::weighted([3, 1])?;
+    /// assert_eq!((division.ranks(), division.is_equal()), (2, false));
+    /// assert_eq!(Division::weighted([2, 2])?, Division::equal(2));
+    /// assert!(Division::weighted([0, 0]).unwrap_err().is_data());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of data](Error::is_data) if there are no weights, if all are 0, or if their sum is too large.
@@ -307,6 +402,13 @@ impl Division {
     }
 
     /// Returns the parts of all ranks in a batch of this many samples.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// assert_eq!(Division::weighted([3, 1])?.parts(8), [0..6, 6..8]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn parts(&self, samples: usize) -> Vec<Range<usize>> {
         match &self.weights {
             None => (0..self.ranks)

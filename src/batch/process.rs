@@ -72,24 +72,82 @@ pub fn process_batches<'b, B: Batch + ?Sized, T>(
 pub struct BatchProcessor(Engine);
 
 /// Options of a [`BatchProcessor`], made by [`BatchProcessor::builder`].
+///
+/// ```
+/// use candle_headroom::batch::BatchProcessor;
+/// use candle_headroom::{DeviceMemory, Predictive, Timeline};
+///
+/// let memory = DeviceMemory::host().open()?;
+/// let builder = BatchProcessor::builder(Predictive::default());
+/// let processor = builder.memory(&memory).observer(Timeline::new()).build();
+/// assert!(processor.plan().is_some());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct BatchProcessorBuilder(Engine);
 
 impl BatchProcessorBuilder {
     /// Follows this memory's limit, and completes exhaustions with its numbers.
+    ///
+    /// ```
+    /// use candle_core::Tensor;
+    /// use candle_headroom::batch::BatchProcessor;
+    /// use candle_headroom::{DeviceMemory, Predictive};
+    ///
+    /// let memory = DeviceMemory::host().open()?; // or `cuda(0)`, with a limit
+    /// let mut processor = BatchProcessor::builder(Predictive::default()).memory(&memory).build();
+    /// let x = Tensor::arange(0f32, 10., memory.device())?;
+    /// let done = processor.process(&x, |chunk, _| chunk.dim(0))?;
+    /// assert_eq!(done.results.iter().sum::<usize>(), 10);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
         self.0.memory = Some(memory.clone());
         self
     }
 
     /// Adds an observer.
+    ///
+    /// Several calls add up.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    ///
+    /// use candle_headroom::batch::{BatchProcessor, EventKind, Fixed, Observer, Samples, TrainingEvent};
+    ///
+    /// #[derive(Debug, Default)]
+    /// struct Chunks(AtomicUsize);
+    ///
+    /// impl Observer for Chunks {
+    ///     fn observe(&self, event: &TrainingEvent<'_>) {
+    ///         if let EventKind::MicroBatchEnded { .. } = event.kind {
+    ///             self.0.fetch_add(1, Relaxed);
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let chunks = Arc::new(Chunks::default());
+    /// let builder = BatchProcessor::builder(Fixed::new(2)?).observer(Arc::clone(&chunks));
+    /// builder.build().process(&Samples(&["one", "two", "three"]), |_, _| Ok(()))?;
+    /// assert_eq!(chunks.0.load(Relaxed), 2);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.0.observers.push(Arc::new(observer));
         self
     }
 
     /// Returns the processor.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchProcessor, Fixed};
+    ///
+    /// let processor = BatchProcessor::builder(Fixed::new(4)?).build();
+    /// assert!(processor.plan().is_none()); // a fixed size has no plan
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn build(mut self) -> BatchProcessor {
         self.0.start(Device::Cpu);
         BatchProcessor(self.0)
@@ -98,11 +156,33 @@ impl BatchProcessorBuilder {
 
 impl BatchProcessor {
     /// Cuts inputs by this policy.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
+    ///
+    /// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+    /// let done = processor.process(&Samples(&[1, 2, 3, 4, 5]), |chunk, _| Ok(chunk.len()))?;
+    /// assert_eq!(done.results, [2, 2, 1]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(policy: impl Into<Box<dyn BatchPolicy>>) -> BatchProcessorBuilder {
         BatchProcessorBuilder(Engine::new(policy, Task::Processing))
     }
 
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
+    ///
+    /// `f` receives a chunk and its [`MicroBatch`], whose [`samples`](MicroBatch::samples) are the chunk's positions in `inputs`. A chunk that did not
+    /// fit is given to it again in smaller ones.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
+    ///
+    /// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+    /// let texts = Samples(&["one", "two", "three"]);
+    /// let done = processor.process(&texts, |chunk, micro| Ok((micro.samples.start, chunk.concat())))?;
+    /// assert_eq!(done.results, [(0, "onetwo".to_owned()), (2, "three".to_owned())]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`process_batches`], and [`ResourceExhausted`](crate::ResourceExhausted) if one sample goes over a soft limit.
@@ -122,16 +202,49 @@ impl BatchProcessor {
     }
 
     /// Returns the policy's plan; `None` for a policy without one.
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    /// use candle_headroom::batch::BatchProcessor;
+    ///
+    /// let processor = BatchProcessor::builder(Predictive::builder().at_most(64).build()?).build();
+    /// let plan = processor.plan().expect("a policy that predicts");
+    /// assert_eq!(plan.to_string(), "using 64: no larger one is allowed");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn plan(&self) -> Option<Plan> {
         self.0.plan()
     }
 
     /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    /// use candle_headroom::batch::{BatchProcessor, Samples};
+    ///
+    /// let mut processor = BatchProcessor::builder(Predictive::default()).build();
+    /// processor.process(&Samples(&[1, 2, 3]), |_, _| Ok(()))?;
+    /// let state = processor.state().expect("what it has learned");
+    ///
+    /// let mut next = BatchProcessor::builder(Predictive::default()).build(); // in another run
+    /// next.load_state(&state)?;
+    /// assert_eq!(next.state(), Some(state));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn state(&self) -> Option<String> {
         self.0.policy.state()
     }
 
     /// Continues from what another run has learned.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{BatchProcessor, Fixed};
+    ///
+    /// let mut processor = BatchProcessor::builder(Fixed::new(4)?).build();
+    /// assert!(processor.state().is_none()); // a fixed size learns nothing
+    /// assert!(processor.load_state("{}").unwrap_err().is_policy());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// For state that this policy has not saved ([`is_policy`](crate::Error::is_policy)). Nothing changes then.

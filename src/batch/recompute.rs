@@ -47,6 +47,18 @@ pub enum Recompute {
 }
 
 /// What became of a micro-batch's marked regions.
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Extent, Regions};
+///
+/// let mut policy = Predictive::default();
+/// policy.begin(&Extent::new(8, 8));
+/// let mut completed = Completed::new(8);
+/// completed.regions = Regions::Kept;
+/// policy.succeeded(&completed);
+/// assert!(policy.plan().is_some_and(|plan| plan.regions.is_some())); // it knows of them now
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -61,6 +73,19 @@ pub enum Regions {
 }
 
 /// Whether a policy recomputes marked regions, and why.
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Extent, Regions};
+///
+/// let mut policy = Predictive::default();
+/// policy.begin(&Extent::new(8, 8));
+/// let mut completed = Completed::new(8);
+/// completed.regions = Regions::Kept;
+/// policy.succeeded(&completed);
+/// let regions = policy.plan().and_then(|plan| plan.regions).expect("a model with regions");
+/// assert_eq!(regions.to_string(), "regions kept: one sample fits without");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recomputing {
@@ -71,6 +96,20 @@ pub struct Recomputing {
 }
 
 /// Why a policy recomputes marked regions, or keeps them.
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Extent, Recompute, RecomputeReason, Regions};
+///
+/// let mut policy = Predictive::default();
+/// policy.set_recompute(Recompute::Always);
+/// policy.begin(&Extent::new(8, 8));
+/// let mut completed = Completed::new(8);
+/// completed.regions = Regions::Recomputed;
+/// policy.succeeded(&completed);
+/// let regions = policy.plan().and_then(|plan| plan.regions).expect("a model with regions");
+/// assert_eq!((regions.is_on, regions.reason), (true, RecomputeReason::Asked));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -137,6 +176,12 @@ pub struct Plan {
 }
 
 /// Why a policy does not use larger micro-batches.
+///
+/// ```
+/// use candle_headroom::batch::Reason;
+///
+/// assert_eq!(Reason::Room.to_string(), "as much as fits");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -155,6 +200,14 @@ pub enum Reason {
 
 impl Plan {
     /// Creates a plan that states no numbers: the whole batch is used, for `reason`.
+    ///
+    /// ```
+    /// use candle_headroom::batch::{Plan, Reason};
+    ///
+    /// let mut plan = Plan::new(Reason::Failed); // of a policy of your own
+    /// plan.using = Some(16);
+    /// assert_eq!(plan.to_string(), "using 16: a larger one has not fitted");
+    /// ```
     pub fn new(reason: Reason) -> Self {
         Self {
             base: None,

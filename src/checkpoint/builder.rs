@@ -10,6 +10,22 @@ use crate::distributed::Group;
 use crate::error::{Result, invalid};
 
 /// Options of [`Checkpoints`]; made by [`Checkpoints::builder`].
+///
+/// ```
+/// # use candle_headroom::checkpoint::Checkpoints;
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let builder = Checkpoints::builder(&folder).every_updates(100).keep_last(2).highest("accuracy");
+/// let mut checkpoints = builder.open()?;
+/// assert_eq!(checkpoints.save_now(&trainer)?, folder.join("step-000000000"));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call `open()`"]
 pub struct CheckpointsBuilder {
@@ -19,7 +35,25 @@ pub struct CheckpointsBuilder {
 }
 
 impl Checkpoints {
-    /// Saves a run in this folder, which has one writer.
+    /// Describes the checkpoints of a run in this folder, which one `Checkpoints` at a time writes to. By default a checkpoint is saved every 30
+    /// minutes, in the background, and the newest 3 are kept.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?; // every 30 minutes, the last 3
+    /// assert!(folder.is_dir() && checkpoints.last().is_none());
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert!(saved.join("model.safetensors").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
         CheckpointsBuilder {
             folder: folder.into(),
@@ -40,33 +74,134 @@ impl Checkpoints {
 }
 
 impl CheckpointsBuilder {
-    /// Saves at every multiple of this number of updates, and no longer every 30 minutes, as by default. With `u64::MAX` it saves only when
-    /// it is [told](Checkpoints::save_now) to, and on signals.
+    /// Saves after each multiple of this number of updates, in place of the default of every 30 minutes. Together with
+    /// [`every_duration`](Self::every_duration), whichever comes first. With `u64::MAX` it saves only in [`save_now`](Checkpoints::save_now) and on
+    /// signals.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(2).in_foreground().open()?;
+    /// for _ in 0..3 {
+    ///     let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    ///     if checkpoints.after(&report, &trainer)?.is_break() {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(checkpoints.last(), Some(&*folder.join("step-000000002")));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn every_updates(mut self, updates: u64) -> Self {
         self.settings.every_updates = Some(updates);
         self
     }
 
-    /// Saves when this time has passed since the last checkpoint was begun, after the update during which it passes; every 30 minutes by
-    /// default. In a [group](Self::group) rank 0's clock counts, for which all ranks ask after each update.
+    /// Saves after the first update that ends this long or longer after the last checkpoint was begun; 30 minutes by default. In a
+    /// [group](Self::group) rank 0's clock decides, and the ranks exchange a message after each update.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use std::time::Duration;
+    /// # use candle_headroom::checkpoint::{Checkpoints, Saving};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let every = Duration::from_secs(600);
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_duration(every).open()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// let after = checkpoints.after(&report, &trainer)?;
+    /// assert!(matches!(after, ControlFlow::Continue(Saving::NotDue)));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn every_duration(mut self, time: Duration) -> Self {
         self.settings.every_duration = Some(time);
         self
     }
 
-    /// Keeps this many checkpoints; 3 by default.
+    /// Keeps this many of the newest checkpoints; 3 by default. Older ones are removed once a new one is on the disk.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).keep_last(1).open()?;
+    /// let first = checkpoints.save_now(&trainer)?;
+    /// trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// let second = checkpoints.save_now(&trainer)?;
+    /// assert!(!first.exists() && second.exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn keep_last(mut self, count: usize) -> Self {
         self.settings.keep.last = count;
         self
     }
 
-    /// Also keeps the checkpoint with the lowest value of a metric. `loss` is the report's; others come from
-    /// [`metric`](Checkpoints::metric). A checkpoint without a finite value is not compared.
+    /// Also keeps the checkpoint with the lowest value of a metric; of equal values, that of the oldest. `loss` comes from the report that
+    /// [`after`](Checkpoints::after) is given, other metrics from [`metric`](Checkpoints::metric). A checkpoint without a finite value of the
+    /// metric is not compared.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).keep_last(1).lowest("perplexity").open()?;
+    /// checkpoints.metric("perplexity", 12.5);
+    /// let best = checkpoints.save_now(&trainer)?;
+    /// trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// checkpoints.metric("perplexity", 13.);
+    /// checkpoints.save_now(&trainer)?;
+    /// assert!(best.exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn lowest(self, metric: impl Into<String>) -> Self {
         self.best(metric, false)
     }
 
     /// Also keeps the checkpoint with the highest value of a metric, such as an accuracy, instead of one with a [lowest](Self::lowest) value.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).keep_last(1).highest("accuracy").open()?;
+    /// for accuracy in [0.75, 0.5] {
+    ///     checkpoints.metric("accuracy", accuracy);
+    ///     checkpoints.save_now(&trainer)?;
+    ///     trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// }
+    /// assert_eq!(checkpoints.best()?, Some(folder.join("step-000000000")));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn highest(self, metric: impl Into<String>) -> Self {
         self.best(metric, true)
     }
@@ -79,29 +214,106 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Splits a model of more than this size into several files; 5 GB by default. A tensor is never split.
+    /// Splits a model of more than this size into several files with Hugging Face's index; 5 GB by default. A tensor is never split, so a file
+    /// may be as large as the largest tensor.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Var};
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_headroom::{AdaptiveTrainer, ByteSize, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let var = || Var::ones(2, DType::F32, &Device::Cpu);
+    /// # let optimizer = Sgd::builder(vec![("w", var()?), ("b", var()?)]).build()?;
+    /// # let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// // Two parameters of 8 bytes each.
+    /// let mut checkpoints = Checkpoints::builder(&folder).shard_size(ByteSize(8)).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert!(saved.join("model-00002-of-00002.safetensors").exists());
+    /// assert!(saved.join("model.safetensors.index.json").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn shard_size(mut self, size: ByteSize) -> Self {
         self.settings.shard_bytes = size.as_u64();
         self
     }
 
-    /// Writes while training waits, and takes no copy of the model. By default it is copied, and a thread writes the copy.
+    /// Writes while training waits, without a copy of the model. By default the model is copied to host memory, and a thread writes the copy
+    /// while training goes on.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use candle_headroom::checkpoint::{Checkpoints, Saving};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).in_foreground().open()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// let after = checkpoints.after(&report, &trainer)?; // it is on the disk when this returns
+    /// assert!(matches!(after, ControlFlow::Continue(Saving::Saved(_))));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn in_foreground(mut self) -> Self {
         self.settings.in_background = false;
         self
     }
 
-    /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT, 2 s later or
-    /// more, ends the process at once, as by default; one that comes sooner does not, because launchers signal a process and its group
-    /// at once. In a [group](Self::group) one rank's signal stops all ranks after the same update; they ask each other after
-    /// each one, which takes a message to rank 0 and back. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
-    /// signal. Unix only.
+    /// Saves after the current update when one of these signals arrives; [`after`](Checkpoints::after) then returns `Break`, so that the loop
+    /// can stop. Unix only.
+    ///
+    /// A second SIGINT ends the process at once, as by default, if it comes 2 s after the first or later. One that comes sooner does not, because
+    /// launchers signal a process and its process group at once. In a [group](Self::group) one rank's signal stops all ranks after the same update:
+    /// they exchange a message by way of rank 0 after each update. Dropping the `Checkpoints` restores the default actions, unless another
+    /// `Checkpoints` of the process waits for the same signal.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoints, Signal};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).on_signals([Signal::Terminate, Signal::User1]).open()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// // Meanwhile: `kill -USR1 …`
+    /// # // SAFETY: the call takes a number. It returns when the signal has been handled.
+    /// # unsafe { libc::raise(Signal::User1.number()) };
+    /// assert!(checkpoints.after(&report, &trainer)?.is_break());
+    /// assert!(folder.join("step-000000001").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn on_signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
         self.settings.signals.extend(signals);
         self
     }
 
     /// Makes this the checkpoints of a run on several ranks: rank 0 writes, and all make the same calls. See the [module](super#several-ranks).
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_headroom::distributed::Group;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let group = Group::from_environment()?; // one rank, where no launcher started the program
+    /// let mut checkpoints = Checkpoints::builder(&folder).group(&group).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?; // all ranks call it, rank 0 writes
+    /// assert!(saved.join("manifest.json").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.group = Some(group.clone());
@@ -110,9 +322,22 @@ impl CheckpointsBuilder {
 
     /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// let _first = Checkpoints::builder(&folder).open()?;
+    /// let error = Checkpoints::builder(&folder).open().unwrap_err(); // in this process or another one
+    /// assert!(error.to_string().contains("is in use by another `Checkpoints`"), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
-    /// An [error of checkpoints](crate::Error::is_checkpoint) for a 0; [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File` if it cannot be created or written. In a group
-    /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
+    /// - An [error of checkpoints](crate::Error::is_checkpoint) if a number of updates or of checkpoints, a duration or a size is 0, or if a
+    ///   signal cannot be waited for on this system.
+    /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File`
+    ///   if it cannot be created or written.
+    /// - In a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();
         Checkpoints::open(&self.folder, self.settings, self.group, checked)

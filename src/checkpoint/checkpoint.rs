@@ -48,6 +48,24 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens and verifies the checkpoint in this folder, such as `run-7/step-000000100`.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let saved = Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// assert_eq!(Checkpoint::open(&saved)?.step(), 0);
+    /// std::fs::write(saved.join("state.json"), "{}")?;
+    /// let error = Checkpoint::open(&saved).unwrap_err();
+    /// assert!(error.to_string().contains("is damaged: state.json has 2 bytes, not "), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `Version` if another version
     /// of this crate wrote it; `File` if it cannot be read.
@@ -94,6 +112,22 @@ impl Checkpoint {
     /// Opens the newest intact checkpoint of a run's folder; `None` if the folder holds none or does not exist. The run may go on
     /// meanwhile, in this process or another one.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// assert!(Checkpoint::latest(&folder)?.is_none()); // there is no folder yet
+    /// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// assert_eq!(Checkpoint::latest(&folder)?.expect("one was saved").step(), 0);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CheckpointError`]: `NoneIntact` if all are damaged, with the reason for each; `Version` if another version of this crate wrote
     /// the newest one, and `File` if it or the folder cannot be read. Neither is damage, so no older one is taken instead: to go on
@@ -130,27 +164,84 @@ impl Checkpoint {
         }
     }
 
-    /// Its folder.
+    /// Returns the checkpoint's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of updates when it was saved.
+    /// Returns the number of updates when it was saved.
     pub fn step(&self) -> u64 {
         self.document.step
     }
 
-    /// The newer checkpoints that [`latest`](Self::latest) passed over, newest first.
+    /// Returns the newer checkpoints that [`latest`](Self::latest) skipped because they are damaged, newest first.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// checkpoints.save_now(&trainer)?;
+    /// trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// let newest = checkpoints.save_now(&trainer)?;
+    /// std::fs::remove_file(newest.join("model.safetensors"))?;
+    ///
+    /// let latest = Checkpoint::latest(&folder)?.expect("the older one");
+    /// assert_eq!((latest.step(), &latest.skipped()[0].path), (0, &newest));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The metrics that were saved with it, such as the loss.
+    /// Returns the metrics that were saved with it: `loss`, if [`Checkpoints::after`](super::Checkpoints::after) saved it, and those of
+    /// [`Checkpoints::metric`](super::Checkpoints::metric).
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// checkpoints.metric("accuracy", 0.75);
+    /// let saved = Checkpoint::open(checkpoints.save_now(&trainer)?)?;
+    /// assert_eq!(saved.metrics().get("accuracy"), Some(&0.75));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn metrics(&self) -> &BTreeMap<String, f64> {
         &self.document.metrics
     }
 
-    /// The value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
+    /// Returns the value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// checkpoints.set("layers", &12)?;
+    /// let saved = Checkpoint::open(checkpoints.save_now(&trainer)?)?;
+    /// assert_eq!(saved.get::<u32>("layers")?, Some(12));
+    /// assert_eq!(saved.get::<u32>("heads")?, None);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
@@ -158,7 +249,7 @@ impl Checkpoint {
         get(&self.document.values, key)
     }
 
-    /// Copies the trainer's state, optimizer's included, into host memory.
+    /// Reads the trainer's state, that of the optimizer included, into host memory. Tensors have PyTorch's names, such as `w.exp_avg`.
     ///
     /// # Errors
     /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
@@ -192,8 +283,25 @@ impl Checkpoint {
     /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
     /// saves, also one of several ranks, call [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
     ///
-    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails. Of a trainer that has made no
-    /// update and loaded nothing it holds none.
+    /// While it loads, the host holds a copy of the parameters as they were, to restore them if something fails. For a trainer that has made no
+    /// update and loaded nothing no copy is made.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let saved = Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// w.set(&w.zeros_like()?)?; // as in a new process
+    /// Checkpoint::open(saved)?.resume(&mut trainer)?;
+    /// assert_eq!(w.to_vec1::<f32>()?, [1., 1.]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `File` if a file has changed; an [error of

@@ -36,6 +36,25 @@ pub(super) struct Settings {
 /// Saves a run at intervals, on signals and on request, and continues it.
 ///
 /// See the [module](super) for an example and for what is promised.
+///
+/// ```
+/// # use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).open()?;
+/// checkpoints.resume_trainer(&mut trainer)?; // nothing to continue from yet
+/// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+/// assert!(checkpoints.after(&report, &trainer)?.is_continue());
+/// checkpoints.finish()?;
+/// assert_eq!(Checkpoint::latest(&folder)?.expect("one was saved").step(), 1);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug)]
 pub struct Checkpoints {
     pub(super) folder: Folder,
@@ -114,15 +133,41 @@ impl Checkpoints {
         })
     }
 
-    /// Saves if it is due; to be called after each update. Returns `Break` if a [signal](super::CheckpointsBuilder::on_signals)
-    /// has come: the run is saved then, and the loop should end.
+    /// Saves a checkpoint if one is due. Call it after each update. Returns what was done, or `Break` if a
+    /// [signal](super::CheckpointsBuilder::on_signals) has arrived: the run is saved then, and the loop should end.
     ///
-    /// What the file system refuses does not end the training: it is returned in [`Saving::Failed`], logged, kept for
-    /// [`last_error`](Self::last_error), and tried again.
+    /// An error of the file system does not end the training: it is returned in [`Saving::Failed`], logged, returned by
+    /// [`last_error`](Self::last_error), and saving is tried again.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use candle_headroom::checkpoint::{Checkpoints, Saving};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(2).in_foreground().open()?;
+    /// let mut saved = Vec::new();
+    /// while trainer.updates() < 4 {
+    ///     let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    ///     match checkpoints.after(&report, &trainer)? {
+    ///         ControlFlow::Continue(Saving::Saved(_)) => saved.push(trainer.updates()),
+    ///         ControlFlow::Continue(_) => {}
+    ///         ControlFlow::Break(stopped) => std::process::exit(stopped.signal.exit_status()),
+    ///     }
+    /// }
+    /// assert_eq!(saved, [2, 4]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; an [error of checkpoints](Error::is_checkpoint) if two
-    /// parameters have one name; and errors of reading the trainer's state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// [`CheckpointError::NotResumed`] if the folder held checkpoints when it was opened and this run did not resume from them; an
+    /// [error of checkpoints](Error::is_checkpoint) if two parameters have one name; and errors of reading the trainer's state, such as a
+    /// [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn after<T: Resumable + ?Sized>(
         &mut self,
         report: &StepReport,
@@ -164,14 +209,33 @@ impl Checkpoints {
         }))
     }
 
-    /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
-    /// update of this number, that checkpoint is verified and returned, and nothing is written; of a sharded optimizer the other ranks write
-    /// their parts again first. What has changed since, such as a
-    /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
+    /// Saves now and waits until the checkpoint is on the disk. Returns its folder.
+    ///
+    /// If a checkpoint of this update with the same content exists, it is verified and returned, and nothing is written; with a sharded optimizer
+    /// the other ranks write their parts again first. If something has changed since, such as a [value](Self::set), the new checkpoint replaces
+    /// the existing one and has its metrics too.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(saved, folder.join("step-000000000"));
+    /// assert_eq!(checkpoints.save_now(&trainer)?, saved); // nothing has changed since
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
-    /// An [error of checkpoints](Error::is_checkpoint), which after a failed write holds the one that [`last_error`](Self::last_error) returns,
-    /// and the next [`after`](Self::after) tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// [`CheckpointError::NotResumed`] as in [`after`](Self::after). An [error of checkpoints](Error::is_checkpoint) if it could not be written:
+    /// [`last_error`](Self::last_error) returns its cause, and the next [`after`](Self::after) tries again. Errors of reading the trainer's
+    /// state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
         let saved = self.as_writer(trainer, |own, state| own.save(trainer, None, state));
@@ -180,6 +244,24 @@ impl Checkpoints {
     }
 
     /// Waits until the checkpoint that is written in the background is on the disk; in a group on all ranks.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).open()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// assert!(checkpoints.after(&report, &trainer)?.is_continue()); // begins to write
+    /// checkpoints.flush()?;
+    /// assert_eq!(checkpoints.last(), Some(&*folder.join("step-000000001")));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it could not be written. The next [`after`](Self::after) tries again.
@@ -199,8 +281,26 @@ impl Checkpoints {
         self.ended(step, path).map(Some)
     }
 
-    /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call
-    /// [`save_now`](Self::save_now) before, to keep the last updates.
+    /// [Waits](Self::flush) until the checkpoint in the background is on the disk, and releases the folder. It saves nothing: call
+    /// [`save_now`](Self::save_now) before, to keep the last updates. Dropping the `Checkpoints` also waits, but hides the error, and in a group
+    /// does not wait for other ranks.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// let saved = checkpoints.save_now(&trainer)?; // the last updates
+    /// checkpoints.finish()?;
+    /// assert!(Checkpoints::builder(&folder).open().is_ok()); // another run can write now
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`flush`](Self::flush).
@@ -208,7 +308,7 @@ impl Checkpoints {
         self.flush()
     }
 
-    /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
+    /// Sets a value of the caller's, which is saved as JSON with each further checkpoint. In a group rank 0's values are saved, and after
     /// [`resume`](Self::resume) all ranks have them.
     ///
     /// ```
@@ -229,7 +329,19 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one.
+    /// Returns the value under a key: the one that was [set](Self::set), or after [`resume`](Self::resume) the saved one. `None` if there is
+    /// none.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let mut checkpoints = Checkpoints::builder(folder.path()).open()?;
+    /// checkpoints.set("layers", &12)?;
+    /// assert_eq!(checkpoints.get::<u32>("layers")?, Some(12));
+    /// assert_eq!(checkpoints.get::<u32>("heads")?, None);
+    /// assert!(checkpoints.get::<String>("layers").unwrap_err().is_checkpoint());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of checkpoints](Error::is_checkpoint) if it is not a `T`.
@@ -237,8 +349,8 @@ impl Checkpoints {
         get(&self.values, key)
     }
 
-    /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
-    /// not finite is ignored. A step that is saved again keeps its numbers.
+    /// Saves a number with the next checkpoint that is written, for [`lowest`](super::CheckpointsBuilder::lowest) or
+    /// [`highest`](super::CheckpointsBuilder::highest). A number that is not finite is ignored. A step that is saved again keeps its numbers.
     ///
     /// ```
     /// # use candle_core::{Device, Var};
@@ -257,20 +369,78 @@ impl Checkpoints {
         self.metrics.give(name, value);
     }
 
-    /// Where the run continued; `None` for a run that began anew.
+    /// Returns where the run continued; `None` for a run that began anew.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?; // of a later run
+    /// assert!(checkpoints.resumed().is_none());
+    /// checkpoints.resume_trainer(&mut trainer)?;
+    /// assert_eq!(checkpoints.resumed().expect("it continued").step, 0);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn resumed(&self) -> Option<&Resumed> {
         self.resumed.as_ref()
     }
 
-    /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    /// Returns the folder of the last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// assert_eq!(checkpoints.last(), None);
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(checkpoints.last(), Some(&*saved));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn last(&self) -> Option<&Path> {
         self.last.as_deref()
     }
 
-    /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
-    /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
-    /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
-    /// [`save_now`](Self::save_now), so that all return the same.
+    /// Returns the signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Call it after the loop: a signal
+    /// that arrives after the last call of [`after`](Self::after) was not returned there. A signal that no call has returned is reported to the
+    /// next `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last made a call together, such as
+    /// [`save_now`](Self::save_now), so that all ranks return the same.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::{Checkpoints, Signal};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).on_signals([Signal::User1]).open()?;
+    /// assert_eq!(checkpoints.signal(), None);
+    /// # // SAFETY: the call takes a number. It returns when the signal has been handled.
+    /// # unsafe { libc::raise(Signal::User1.number()) };
+    /// // A signal has come after the last `after`.
+    /// if let Some(signal) = checkpoints.signal() {
+    ///     checkpoints.save_now(&trainer)?;
+    ///     assert_eq!(signal, Signal::User1); // std::process::exit(signal.exit_status())
+    /// }
+    /// # assert!(folder.join("step-000000000").exists());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn signal(&self) -> Option<Signal> {
         match self.group.is_some() {
             true => self.known_signal,
@@ -278,15 +448,59 @@ impl Checkpoints {
         }
     }
 
-    /// The last error of writing, until a checkpoint is written.
+    /// Returns the last error of writing; `None` once a later checkpoint is on the disk.
+    ///
+    /// ```
+    /// # use std::io::ErrorKind;
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_headroom::testing::{FileFaults, FileOperation};
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// # let faults = FileFaults::in_folder(&folder).only(FileOperation::Write).at(0);
+    /// # let armed = faults.failing_with(ErrorKind::StorageFull).arm();
+    /// assert!(checkpoints.save_now(&trainer).is_err()); // the disk is full
+    /// assert!(checkpoints.last_error().expect("it failed").to_string().starts_with("cannot write "));
+    /// # drop(armed);
+    /// checkpoints.save_now(&trainer)?; // there is space again
+    /// assert!(checkpoints.last_error().is_none());
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn last_error(&self) -> Option<&Error> {
         self.last_error.as_deref()
     }
 
-    /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
+    /// Returns the folder of the checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or
+    /// [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if no checkpoint has the metric, or neither option is set.
+    ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let mut checkpoints = Checkpoints::builder(&folder).highest("accuracy").open()?;
+    /// checkpoints.save_now(&trainer)?; // without the metric
+    /// assert_eq!(checkpoints.best()?, None);
+    /// trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    /// checkpoints.metric("accuracy", 0.75);
+    /// let saved = checkpoints.save_now(&trainer)?;
+    /// assert_eq!(checkpoints.best()?, Some(saved));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.
+    /// [`CheckpointError::File`] if the folder cannot be read.
     pub fn best(&self) -> Result<Option<PathBuf>> {
         let path = &self.folder.path;
         let name = self.settings.keep.best(path)?;

@@ -14,6 +14,21 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Loads a model's parameters without a trainer, for inference and fine-tuning; see [`LoadModel`].
+///
+/// ```
+/// # use std::collections::HashMap;
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::checkpoint::load_model;
+/// # let temporary = tempfile::tempdir()?;
+/// # let path = temporary.path().join("model.safetensors");
+/// # let saved = HashMap::from([("encoder.weight", Tensor::new(&[1f32, 2.], &Device::Cpu)?)]);
+/// # candle_core::safetensors::save(&saved, &path)?;
+/// // A file with one tensor, `encoder.weight`.
+/// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+/// load_model(&path).into_parameters(vec![("encoder.weight", weight.clone())])?;
+/// assert_eq!(weight.to_vec1::<f32>()?, [1., 2.]);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 pub fn load_model(path: impl Into<PathBuf>) -> LoadModel {
     LoadModel {
         path: path.into(),
@@ -62,6 +77,23 @@ pub struct LoadModel {
 
 impl LoadModel {
     /// Allows these parameters to be missing in the file; they keep their values. `*` stands for any text, dots included.
+    ///
+    /// ```
+    /// # use std::collections::HashMap;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::checkpoint::load_model;
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let path = temporary.path().join("model.safetensors");
+    /// # let saved = HashMap::from([("encoder.weight", Tensor::new(&[1f32, 2.], &Device::Cpu)?)]);
+    /// # candle_core::safetensors::save(&saved, &path)?;
+    /// // A file with one tensor, `encoder.weight`.
+    /// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+    /// let head = Var::ones(3, DType::F32, &Device::Cpu)?;
+    /// let parameters = vec![("encoder.weight", weight), ("head.weight", head.clone())];
+    /// load_model(&path).allow_missing(["head.*"]).into_parameters(parameters)?;
+    /// assert_eq!(head.to_vec1::<f32>()?, [1., 1., 1.]); // as it was
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn allow_missing(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tolerance.missing.add(names);
         self
@@ -69,19 +101,67 @@ impl LoadModel {
 
     /// Allows the file to hold these tensors, by their names after renaming; they are ignored. `*` stands for any text, dots
     /// included.
+    ///
+    /// ```
+    /// # use std::collections::HashMap;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::checkpoint::load_model;
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let path = temporary.path().join("model.safetensors");
+    /// # let tensor = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// # candle_core::safetensors::save(&HashMap::from([("encoder.weight", tensor.clone()), ("pooler.weight", tensor)]), &path)?;
+    /// // A file with two tensors, `encoder.weight` and `pooler.weight`.
+    /// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+    /// let encoder = vec![("encoder.weight", weight.clone())];
+    /// load_model(&path).allow_unexpected(["pooler.*"]).into_parameters(encoder)?;
+    /// assert_eq!(weight.to_vec1::<f32>()?, [1., 2.]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn allow_unexpected(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tolerance.unexpected.add(names);
         self
     }
 
-    /// Loads the tensor `from` of the file into the parameter `to`. One `*` in both stands for the same text. The first rule that
-    /// matches a name applies.
+    /// Loads the tensor `from` of the file into the parameter `to`. One `*` in both stands for the same text, dots included. The first rule that
+    /// matches a name applies; names that no rule matches stay.
+    ///
+    /// ```
+    /// # use std::collections::HashMap;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::checkpoint::load_model;
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let path = temporary.path().join("model.safetensors");
+    /// # let saved = HashMap::from([("encoder.weight", Tensor::new(&[1f32, 2.], &Device::Cpu)?)]);
+    /// # candle_core::safetensors::save(&saved, &path)?;
+    /// // A file with one tensor, `encoder.weight`.
+    /// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+    /// let renamed = load_model(&path).rename("encoder.*", "model.layers.0.*");
+    /// renamed.into_parameters(vec![("model.layers.0.weight", weight.clone())])?;
+    /// assert_eq!(weight.to_vec1::<f32>()?, [1., 2.]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn rename(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
         self.renames.push((from.into(), to.into()));
         self
     }
 
-    /// Sets the parameters.
+    /// Sets these parameters in place, by their names.
+    ///
+    /// ```
+    /// # use std::collections::HashMap;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::checkpoint::load_model;
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let path = temporary.path().join("model.safetensors");
+    /// # let saved = HashMap::from([("encoder.weight", Tensor::new(&[1f32, 2.], &Device::Cpu)?)]);
+    /// # candle_core::safetensors::save(&saved, &path)?;
+    /// // A file with one tensor, `encoder.weight`.
+    /// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+    /// let error = load_model(&path).into_parameters(vec![("decoder.weight", weight)]).unwrap_err();
+    /// let text = error.to_string();
+    /// assert!(text.contains("missing there: decoder.weight; unexpected: encoder.weight"), "{text}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `Version`, `File` if there is nothing to load or it

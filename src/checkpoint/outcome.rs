@@ -5,7 +5,24 @@ use std::sync::Arc;
 use super::signals::Signal;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 
-/// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
+/// What [`Checkpoints::after`](super::Checkpoints::after) did, or how the checkpoint ended that was written in the background.
+///
+/// ```
+/// # use candle_headroom::checkpoint::{Checkpoints, Saving};
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).every_updates(1).in_foreground().open()?;
+/// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+/// let saving = checkpoints.after(&report, &trainer)?.continue_value().expect("no signal has come");
+/// assert!(matches!(saving, Saving::Saved(path) if path.ends_with("step-000000001")));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Saving {
@@ -48,6 +65,27 @@ impl Saving {
 }
 
 /// Why the loop has to stop; from [`Checkpoints::after`](super::Checkpoints::after).
+///
+/// ```
+/// # use candle_headroom::checkpoint::{Checkpoints, Signal};
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).on_signals([Signal::User1]).open()?;
+/// let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())?;
+/// # // SAFETY: the call takes a number. It returns when the signal has been handled.
+/// # unsafe { libc::raise(Signal::User1.number()) };
+/// // The signal has come during the step.
+/// let stopped = checkpoints.after(&report, &trainer)?.break_value().expect("the signal");
+/// assert_eq!((stopped.signal, stopped.step), (Signal::User1, 1));
+/// assert!(stopped.to_string().starts_with("SIGUSR1 after step 1: saved in "));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Stopped {
@@ -70,6 +108,24 @@ impl fmt::Display for Stopped {
 }
 
 /// Where a run continues; from [`Checkpoints::resumed`](super::Checkpoints::resumed).
+///
+/// ```
+/// # use candle_headroom::checkpoint::Checkpoints;
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+/// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+/// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+/// let mut checkpoints = Checkpoints::builder(&folder).open()?; // of a later run
+/// let resumed = checkpoints.resume_trainer(&mut trainer)?.expect("a checkpoint");
+/// assert_eq!((resumed.step, &resumed.path), (0, &folder.join("step-000000000")));
+/// assert!(resumed.skipped.is_empty() && resumed.changes.is_empty());
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resumed {

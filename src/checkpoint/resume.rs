@@ -106,6 +106,24 @@ impl Checkpoints {
     /// Only the run's writer can do so. In a [group](super::CheckpointsBuilder::group) rank 0 reads the checkpoint and sends it to the others,
     /// which need no access to the folder.
     ///
+    /// ```
+    /// # use candle_headroom::checkpoint::Checkpoints;
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let folder = temporary.path().join("run-7");
+    /// # let w = Var::ones(2, DType::F32, &Device::Cpu)?;
+    /// # let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.1).build()?;
+    /// # let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+    /// w.set(&w.zeros_like()?)?; // as in a new process
+    /// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+    /// assert!(checkpoints.resume_trainer(&mut trainer)?.is_some());
+    /// assert_eq!(w.to_vec1::<f32>()?, [1., 1.]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`].
     ///

@@ -110,6 +110,13 @@ impl Drop for Watch {
 }
 
 /// A signal of the operating system that ends or preempts a run.
+///
+/// ```
+/// use candle_headroom::checkpoint::Signal;
+///
+/// assert_eq!(Signal::Terminate.to_string(), "SIGTERM");
+/// assert_eq!((Signal::Terminate.number(), Signal::Terminate.exit_status()), (15, 143));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Signal {
@@ -141,12 +148,12 @@ impl Signal {
         }
     }
 
-    /// Its number on this system; where there are no signals, Linux's.
+    /// Returns its number on this system; where there are no signals, Linux's.
     pub fn number(self) -> i32 {
         self.name_and_number().1
     }
 
-    /// The status with which a program that stopped for it should end: 128 and its number, 130 for Ctrl-C.
+    /// Returns the status with which a program that stopped for it should exit: 128 plus its number, 130 for Ctrl-C.
     pub fn exit_status(self) -> i32 {
         128 + self.number()
     }

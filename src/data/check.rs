@@ -11,7 +11,7 @@ use crate::error::{DataError, Result};
 
 /// Checks a batch's tensors against what is declared of them, one [`Check`] for each, in the order of [`Tensors::tensors`].
 ///
-/// A [`Loader`](super::Loader) does the same with its first batch. What is not declared is not looked at: a mask may hold infinity, and
+/// A [`Loader`](super::Loader) does the same with its first batch. What is not declared is not checked: a mask may hold infinity, and
 /// tensors after the last check may be anything.
 ///
 /// ```
@@ -72,7 +72,20 @@ pub struct Check {
 type Bounds = (Bound<i64>, Bound<i64>);
 
 impl Check {
-    /// Checks a tensor that errors call by this name. It is found by its place in the batch.
+    /// Requires that a tensor has elements. Errors call it by this name; its place among the checks says which tensor of the batch it is.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::data::{Check, check};
+    ///
+    /// let images = Tensor::zeros((0, 3), DType::F32, &Device::Cpu)?;
+    /// let error = check(&images, &[Check::new("images")]).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "the batch: tensor `images` has no elements: its shape is [0, 3], expected at least one sample",
+    /// );
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -85,12 +98,30 @@ impl Check {
     }
 
     /// Requires a dtype.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::data::{Check, check};
+    /// let images = Tensor::zeros((2, 3), DType::F64, &Device::Cpu)?;
+    /// let error = check(&images, &[Check::new("images").dtype(DType::F32)]).unwrap_err();
+    /// assert_eq!(error.to_string(), "the batch: tensor `images` has dtype f64, expected f32");
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    /// Requires a rank and sizes; `None` stands for any size, as that of the first dimension, which counts the samples.
+    /// Requires a number of dimensions and their sizes. `None` stands for any size, as for the first dimension, which counts the samples.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::data::{Check, check};
+    /// let images = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// let error = check(&images, &[Check::new("images").shape([None, Some(4)])]).unwrap_err();
+    /// assert_eq!(error.to_string(), "the batch: tensor `images` has shape [2, 3], expected [_, 4]");
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn shape(mut self, shape: impl Into<Vec<Option<usize>>>) -> Self {
         self.shape = Some(shape.into());
         self
@@ -98,19 +129,47 @@ impl Check {
 
     /// Requires values within a range, such as `0..10` for labels of 10 classes, `0..vocabulary` for token ids, or `0..=1` for pixels.
     /// NaN is in no range.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Check, check};
+    /// let pixels = Tensor::new(&[0.5f32, 2.], &Device::Cpu)?;
+    /// let error = check(&pixels, &[Check::new("pixels").range(0..=1)]).unwrap_err();
+    /// assert_eq!(error.to_string(), "the batch: sample 1, tensor `pixels` holds 2 at [1], expected values in 0..=1");
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn range(mut self, range: impl RangeBounds<i64> + Debug) -> Self {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         self.bounds = Some((bounds, format!("{range:?}")));
         self
     }
 
-    /// Allows this value outside of [`range`](Self::range), such as -100 for targets that do not count.
+    /// Also allows this value outside of [`range`](Self::range), such as -100 for targets without a loss.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Check, check};
+    /// let targets = Tensor::new(&[3i64, -100], &Device::Cpu)?;
+    /// let labels = Check::new("targets").range(0..10);
+    /// assert!(check(&targets, &[labels.clone()]).is_err());
+    /// assert!(check(&targets, &[labels.ignore(-100)]).is_ok());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn ignore(mut self, value: i64) -> Self {
         self.ignored = Some(value);
         self
     }
 
     /// Requires that no value is NaN or infinite.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Check, check};
+    /// let frames = Tensor::new(&[1f32, f32::INFINITY], &Device::Cpu)?;
+    /// let error = check(&frames, &[Check::new("frames").finite()]).unwrap_err();
+    /// assert_eq!(error.to_string(), "the batch: sample 1, tensor `frames` holds inf at [1], expected finite values");
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn finite(mut self) -> Self {
         self.finite = true;
         self

@@ -215,6 +215,17 @@ pub struct TensorDataset<B> {
 impl<B: Tensors + Clone> TensorDataset<B> {
     /// Makes a dataset of the rows of tensors. They are detached: no gradient flows back into them.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::data::TensorDataset;
+    ///
+    /// let images = Tensor::zeros((100, 3), DType::F32, &Device::Cpu)?;
+    /// let labels = Tensor::zeros(99, DType::U32, &Device::Cpu)?;
+    /// let error = TensorDataset::new((images, labels)).unwrap_err();
+    /// assert!(error.is_batch(), "{error}");
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If there is no tensor, if one has no dimension, or if the first dimensions differ ([`is_batch`](crate::Error::is_batch)).
     pub fn new(mut batch: B) -> Result<Self> {

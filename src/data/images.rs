@@ -16,7 +16,7 @@ use crate::fixed_file::FixedFile;
 
 const MAX_PIXELS: u64 = 89_478_485;
 
-/// A folder of images, with one folder for each class: a sample is an image and its class.
+/// A folder of images, with one folder for each class (the layout of torchvision's `ImageFolder`): a sample is an image and its class.
 ///
 /// The classes are the subfolders in the order of their names; the samples are their JPEG and PNG files, by the ending of the
 /// name, class after class and in the order of their names. Other files, deeper folders, and names that begin with a dot are left
@@ -49,6 +49,16 @@ pub struct ImageFolder {
 }
 
 /// Settings of [`ImageFolder`], from [`ImageFolder::builder`].
+///
+/// ```
+/// # use candle_headroom::data::{Dataset, ImageFolder};
+/// # let folder = tempfile::tempdir()?;
+/// # std::fs::create_dir(folder.path().join("cat"))?;
+/// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+/// let images = ImageFolder::builder(folder.path()).size(8, 16).max_pixels(1_000_000).open()?;
+/// assert_eq!(images.get(0)?.pixels.dims(), [8, 16, 3]);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ImageFolderBuilder {
@@ -57,7 +67,17 @@ pub struct ImageFolderBuilder {
 }
 
 impl ImageFolder {
-    /// Lists a folder of classes; its images keep their size.
+    /// Opens a folder of classes without options: its images keep their size.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::create_dir(folder.path().join("cat"))?;
+    /// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+    /// let images = ImageFolder::open(folder.path())?;
+    /// assert_eq!(images.get(0)?.pixels.dims(), [10, 20, 3]); // height, width, channels
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ImageFolderBuilder::open`].
@@ -65,7 +85,17 @@ impl ImageFolder {
         Self::builder(path).open()
     }
 
-    /// Describes a folder of classes.
+    /// Describes a folder of classes; its images keep their size by default.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::create_dir(folder.path().join("cat"))?;
+    /// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+    /// let images = ImageFolder::builder(folder.path()).open()?;
+    /// assert_eq!((images.len(), images.classes()), (1, &["cat".to_owned()][..]));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder(path: impl Into<PathBuf>) -> ImageFolderBuilder {
         ImageFolderBuilder {
             path: path.into(),
@@ -84,8 +114,18 @@ impl ImageFolder {
 }
 
 impl ImageFolderBuilder {
-    /// Resizes each image to a height and a width in pixels, by linear interpolation over the pixels that one covers; the aspect
-    /// ratio is not kept.
+    /// Resizes each image to a height and a width in pixels, by linear interpolation with anti-aliasing (a triangle filter). The aspect ratio is
+    /// not kept.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::create_dir(folder.path().join("cat"))?;
+    /// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+    /// let images = ImageFolder::builder(folder.path()).size(224, 224).open()?;
+    /// assert_eq!(images.get(0)?.pixels.dims(), [224, 224, 3]); // from 10 × 20
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn size(mut self, height: u32, width: u32) -> Self {
         self.decoding.size = Some((height, width));
         self
@@ -93,12 +133,32 @@ impl ImageFolderBuilder {
 
     /// Sets how many pixels an image may have, width times height; 89,478,485 by default, as in Pillow. A small file can state any
     /// size, and decoding takes up to 8 bytes for each pixel.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::create_dir(folder.path().join("cat"))?;
+    /// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+    /// let images = ImageFolder::builder(folder.path()).max_pixels(100).open()?;
+    /// let error = images.get(0).unwrap_err();
+    /// assert!(error.to_string().contains("has 20 × 10 pixels, and at most 100 are decoded"), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn max_pixels(mut self, pixels: u64) -> Self {
         self.decoding.max_pixels = pixels;
         self
     }
 
-    /// Lists the folders.
+    /// Lists the files of all classes. No image is decoded yet.
+    ///
+    /// ```
+    /// # use candle_headroom::data::ImageFolder;
+    /// # let folder = tempfile::tempdir()?;
+    /// let error = ImageFolder::builder(folder.path()).open().unwrap_err(); // an empty folder
+    /// assert!(error.is_data());
+    /// assert!(error.to_string().ends_with(" has no samples"), "{error}");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8; and an [error of
@@ -184,6 +244,20 @@ impl Dataset for ImageFolder {
 }
 
 /// A decoded image: the sample of [`ImageFolder`].
+///
+/// ```
+/// # use candle_headroom::data::{Dataset, ImageFolder};
+/// # let folder = tempfile::tempdir()?;
+/// # for class in ["cat", "dog"] {
+/// #     let class = folder.path().join(class);
+/// #     std::fs::create_dir(&class)?;
+/// #     image::RgbImage::new(20, 10).save(class.join("1.png"))?;
+/// # }
+/// let image = ImageFolder::open(folder.path())?.get(1)?;
+/// assert!(image.path.ends_with("dog/1.png"));
+/// assert_eq!((image.label, image.pixels.dims()), (1, &[10, 20, 3][..]));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Image {
@@ -198,6 +272,21 @@ pub struct Image {
 
 /// Makes two tensors of images of equal size: the pixels, `u8`, `[images, height, width, 3]`, and the labels, `u32`,
 /// `[images]`, both on the CPU. It is a collate function for a loader of [`ImageFolder`].
+///
+/// ```
+/// use candle_headroom::data::{ImageFolder, Loader, stack_images};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # std::fs::create_dir(folder.path().join("cat"))?;
+/// # for name in ["cat/1.png", "cat/2.png", "cat/3.png"] {
+/// #     image::RgbImage::new(20, 10).save(folder.path().join(name))?;
+/// # }
+/// let images = ImageFolder::builder(folder.path()).size(8, 8).open()?;
+/// let mut loader = Loader::builder(images, stack_images).batch(3).build()?;
+/// let (pixels, labels) = loader.next().expect("a batch")?.into_inner();
+/// assert_eq!((pixels.dims(), labels.dims()), (&[3, 8, 8, 3][..], &[3][..]));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 ///
 /// # Errors
 /// An [error of data](crate::Error::is_data) if there is no image or if the sizes differ.

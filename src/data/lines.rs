@@ -45,6 +45,16 @@ pub struct Lines {
 }
 
 /// Settings of [`Lines`], from [`Lines::builder`].
+///
+/// ```
+/// # use candle_headroom::data::{Dataset, Lines};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.txt");
+/// std::fs::write(&path, "one\n \ntwo\n")?;
+/// let lines = Lines::builder(&path).skip_blank().open()?;
+/// assert_eq!((lines.len(), lines.get(1)?), (2, "two".to_owned()));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct LinesBuilder {
@@ -55,13 +65,33 @@ pub struct LinesBuilder {
 impl Lines {
     /// Opens a file and finds its lines; blank ones are samples too.
     ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, Lines};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "one\n\ntwo\n")?;
+    /// let lines = Lines::open(&path)?;
+    /// assert_eq!((lines.len(), lines.get(1)?), (3, String::new()));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`LinesBuilder::open`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         Self::builder(path).open()
     }
 
-    /// Describes a file of lines.
+    /// Describes a file of lines; blank ones are samples by default.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, Lines};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "one\ntwo")?;
+    /// let lines = Lines::builder(&path).open()?;
+    /// assert_eq!((lines.len(), lines.cost(0)), (2, 4)); // 4 bytes: the line's ending counts
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder(path: impl Into<PathBuf>) -> LinesBuilder {
         LinesBuilder {
             path: path.into(),
@@ -71,13 +101,33 @@ impl Lines {
 }
 
 impl LinesBuilder {
-    /// Leaves out the lines of nothing but ASCII whitespace.
+    /// Leaves out lines that are empty or consist of ASCII whitespace.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, Lines};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "\none\n \t\r\ntwo")?;
+    /// assert_eq!(Lines::open(&path)?.len(), 4);
+    /// assert_eq!(Lines::builder(&path).skip_blank().open()?.len(), 2);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn skip_blank(mut self) -> Self {
         self.skips_blank = true;
         self
     }
 
     /// Opens the file and finds its lines.
+    ///
+    /// ```
+    /// # use candle_headroom::data::Lines;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "")?;
+    /// let error = Lines::builder(&path).open().unwrap_err();
+    /// assert!(error.to_string().ends_with("train.txt: is empty"), "{error}");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
@@ -229,6 +279,16 @@ pub struct JsonLines<T> {
 
 impl<T: DeserializeOwned + Send> JsonLines<T> {
     /// Opens a file and finds its lines.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, JsonLines};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.jsonl");
+    /// std::fs::write(&path, "[1, 2]\n\n[3]\n")?;
+    /// let lists = JsonLines::<Vec<u32>>::open(&path)?;
+    /// assert_eq!((lists.len(), lists.get(1)?), (2, vec![3]));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.

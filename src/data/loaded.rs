@@ -7,11 +7,12 @@ use candle_core::Device;
 use crate::batch::{Batch, Extent, Origin, Place, Position, SharedDivision};
 use crate::error::Result;
 
-/// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch, and trainers take it as it is: they
-/// remember its position once an update has consumed it.
+/// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch. Trainers take a reference to it, or the
+/// loader's item as it is, and remember its position once an update has consumed it.
 ///
-/// A batch with fewer samples than ranks leaves some ranks none, and so does one of whose samples a rank could read none. Such a rank gets an [empty](Self::is_empty) batch all the same, so that it
-/// takes part in the update: its tensors are those of one sample, cut to 0 along the first dimension.
+/// A rank whose part of a batch has no samples, because there are fewer of them than ranks or because it could read none, gets an
+/// [empty](Self::is_empty) batch, with which it takes part in the update: the tensors are those of one sample, cut to 0 along the first
+/// dimension.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
@@ -60,6 +61,19 @@ pub(super) struct Reader {
 
 impl<B> Loaded<B> {
     /// Returns whether this rank has no samples of the batch. Its [`extent`](Batch::extent) is 0 samples of cost 0 then.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// // One sample, and this is the first of two ranks.
+    /// let mut loader = Loader::builder(Items(vec![7]), collate).rank(0, 2).build()?;
+    /// let loaded = loader.next().expect("a batch")?;
+    /// assert!(loaded.is_empty());
+    /// assert_eq!(loaded.dims(), [0]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }

@@ -1,4 +1,47 @@
-//! Which samples come next?
+//! Which samples come next? Datasets, and loaders that read them ahead of training.
+//!
+//! A [`Dataset`] reads one sample by its index. [`TensorDataset`] and [`Items`] hold samples in memory; [`Lines`], [`JsonLines`], [`Tokens`],
+//! [`SafetensorsDataset`] and, with the features `parquet` and `image`, `ParquetDataset` and `ImageFolder` read files; [`Stream`] takes
+//! any iterator. A [`Loader`] reads samples in worker threads and makes batches of them by a collate function, such as [`stack`],
+//! [`stack_tokens`], [`Pad`] or [`Pack`]:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_headroom::data::{Loader, TensorDataset, stack};
+//!
+//! let x = Tensor::zeros((100, 8), DType::F32, &Device::Cpu)?; // [samples, features]
+//! let y = Tensor::arange(0u32, 100, &Device::Cpu)?;
+//! let samples = TensorDataset::new((x, y))?;
+//! let loader = Loader::builder(samples, stack).batch(32).shuffle(7).epochs(2).workers(2).build()?;
+//! let mut seen = 0;
+//! for batch in loader {
+//!     let batch = batch?;
+//!     let (x, y) = &*batch; // [32, 8] and [32]; [4, 8] and [4] at the end of an epoch
+//!     assert_eq!(x.dim(0)?, y.dim(0)?);
+//!     seen += batch.indices.len();
+//! }
+//! assert_eq!(seen, 200); // each sample once in each epoch
+//! # Ok::<(), candle_headroom::Error>(())
+//! ```
+//!
+//! # What is guaranteed
+//! - **The order is a function.** The samples of a batch follow from the number of samples, the seed, the epoch and the options of batches.
+//!   The numbers of threads and ranks do not change them. A shuffled order is a pseudo-random permutation that is computed for each place by
+//!   itself (a Feistel network, Luby and Rackoff 1988, with cycle walking, Black and Rogaway 2002). So no list of indices is stored, and a
+//!   [`Position`] is a few numbers however large the dataset is.
+//! - **Each sample once.** In an epoch each sample is in one batch and on one rank, also in a run that was interrupted and resumed.
+//!   [`drop_last`](LoaderBuilder::drop_last), [`skip_failures`](LoaderBuilder::skip_failures) and [`mixture`](LoaderBuilder::mixture) are the
+//!   options that change this.
+//! - **Resuming counts updates.** A trainer saves the position after the last batch that an update has consumed. Batches that were only read
+//!   ahead, or whose update failed, come again.
+//! - **Changed data is an error.** A position holds a [fingerprint](crate::batch::Fingerprint) of the dataset's name and length, the order and
+//!   the batches. A resumed loader compares it, and so do the ranks of a group before each update. The content of samples is not compared.
+//! - **Errors name the sample.** A sample that cannot be read is a [`DataError::Sample`] with its dataset and
+//!   index, and a panic in a dataset or a collate function is an error too. The loader then goes on with the next batch. A file that changes
+//!   while it is open is an error, so no batch mixes two versions of it.
+//! - **Memory is bounded.** Batches are read ahead up to a [number](LoaderBuilder::ahead), up to a number of
+//!   [bytes](LoaderBuilder::ahead_bytes), and while the host's [memory limit](LoaderBuilder::memory) leaves room. The batch that training waits
+//!   for is always read.
 
 mod check;
 mod collate;

@@ -51,6 +51,19 @@ struct Rows {
 }
 
 /// Settings of [`SafetensorsDataset`], from [`SafetensorsDataset::builder`].
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_headroom::data::{Dataset, SafetensorsDataset};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.safetensors");
+/// # let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?;
+/// # let y = Tensor::arange(0u32, 10, &Device::Cpu)?;
+/// # candle_core::safetensors::save(&std::collections::HashMap::from([("x", x), ("y", y)]), &path)?;
+/// let rows = SafetensorsDataset::builder(&path).tensors(["y"]).open()?;
+/// assert_eq!(rows.get(9)?[0].to_scalar::<u32>()?, 9);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SafetensorsBuilder {
@@ -60,6 +73,19 @@ pub struct SafetensorsBuilder {
 
 impl SafetensorsDataset {
     /// Describes a file, with all its tensors in the order of their names.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::data::{Dataset, SafetensorsDataset};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.safetensors");
+    /// # let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?;
+    /// # let y = Tensor::arange(0u32, 10, &Device::Cpu)?;
+    /// # candle_core::safetensors::save(&std::collections::HashMap::from([("y", y), ("x", x)]), &path)?;
+    /// let pairs = SafetensorsDataset::builder(&path).open()?; // `x`, then `y`
+    /// assert_eq!((pairs.len(), pairs.get(0)?[0].dims()), (10, &[3][..]));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder(path: impl Into<PathBuf>) -> SafetensorsBuilder {
         SafetensorsBuilder {
             path: path.into(),
@@ -69,13 +95,40 @@ impl SafetensorsDataset {
 }
 
 impl SafetensorsBuilder {
-    /// Selects tensors by name; all by default.
+    /// Selects tensors by name, which come in this order in each sample; by default all, in the order of their names.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::data::{Dataset, SafetensorsDataset};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.safetensors");
+    /// # let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?;
+    /// # let y = Tensor::arange(0u32, 10, &Device::Cpu)?;
+    /// # candle_core::safetensors::save(&std::collections::HashMap::from([("x", x), ("y", y)]), &path)?;
+    /// let pairs = SafetensorsDataset::builder(&path).tensors(["y", "x"]).open()?;
+    /// let sample = pairs.get(7)?;
+    /// assert_eq!((sample[0].rank(), sample[1].rank()), (0, 1)); // a number and a row
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn tensors<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.names = Some(names.into_iter().map(S::into).collect());
         self
     }
 
     /// Opens the file and checks its header and the selected tensors.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom::data::SafetensorsDataset;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.safetensors");
+    /// # let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?;
+    /// # let y = Tensor::arange(0u32, 10, &Device::Cpu)?;
+    /// # candle_core::safetensors::save(&std::collections::HashMap::from([("x", x), ("y", y)]), &path)?;
+    /// let error = SafetensorsDataset::builder(&path).tensors(["labels"]).open().unwrap_err();
+    /// assert!(error.to_string().ends_with("has no tensor `labels`; it has x, y"), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that

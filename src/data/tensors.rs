@@ -28,6 +28,15 @@ use crate::elements::size;
 ///         vec![&mut self.images, &mut self.labels]
 ///     }
 /// }
+///
+/// # use candle_core::{DType, Device};
+/// # let images = Tensor::zeros((2, 28, 28), DType::U8, &Device::Cpu)?;
+/// # let labels = Tensor::new(&[3u32, 5], &Device::Cpu)?;
+/// # let files = vec!["3.png".to_owned(), "5.png".to_owned()];
+/// let mut pairs = Pairs { images, labels, files };
+/// pairs.remove_samples()?; // what a rank without a part of the batch gets
+/// assert_eq!((pairs.images.dims(), pairs.labels.dims()), (&[0, 28, 28][..], &[0][..]));
+/// # Ok::<(), candle_core::Error>(())
 /// ```
 pub trait Tensors {
     /// Returns the tensors, always in the same order.

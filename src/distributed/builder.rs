@@ -20,6 +20,16 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Options of a [`Group`]; from [`Group::builder`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use candle_headroom::distributed::Group;
+///
+/// let group = Group::builder().timeout(Duration::from_secs(60)).open()?;
+/// assert!(group.rank() < group.size());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call `open()`"]
 pub struct GroupBuilder {
@@ -29,6 +39,14 @@ pub struct GroupBuilder {
 
 impl Group {
     /// Sets options before the group is opened.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::builder().variables([("RANK", "0"), ("WORLD_SIZE", "1")]).open()?;
+    /// assert_eq!((group.rank(), group.size()), (0, 1));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder() -> GroupBuilder {
         GroupBuilder {
             timeout: TIMEOUT,
@@ -37,6 +55,15 @@ impl Group {
     }
 
     /// Joins the ranks that a launcher started with this process; see [`GroupBuilder::open`].
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?; // `mpirun -n 4 …`, torchrun, `srun`, or alone
+    /// println!("rank {} of {} on {}", group.rank(), group.size(), group.hosts()[group.rank()]);
+    /// assert!(group.rank() < group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`GroupBuilder::open`].
@@ -49,12 +76,33 @@ impl GroupBuilder {
     /// Sets how long ranks wait for each other, to join and in each call; 10 minutes by default. It must be longer than ranks may differ in the
     /// time of a step, with its retries and its loading of data, and than an exchange of all gradients takes. Time in which a rank works on a
     /// checkpoint, or in which this process is suspended, does not count. It is at most a year.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// // A step takes up to 5 minutes on the slowest rank.
+    /// let group = Group::builder().timeout(Duration::from_secs(15 * 60)).open()?;
+    /// group.barrier()?;
+    /// assert_eq!(group.hosts().len(), group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.clamp(SHORTEST, LONGEST);
         self
     }
 
     /// Reads these variables in place of the process's environment.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let incomplete = Group::builder().variables([("RANK", "0"), ("WORLD_SIZE", "2")]);
+    /// let error = incomplete.open().unwrap_err();
+    /// assert!(error.is_group());
+    /// assert!(error.to_string().starts_with("RANK=0, WORLD_SIZE=2, but MASTER_ADDR and MASTER_PORT are not set"));
+    /// ```
     pub fn variables<K: Into<String>, V: Into<String>>(
         mut self,
         variables: impl IntoIterator<Item = (K, V)>,
@@ -80,12 +128,20 @@ impl GroupBuilder {
     /// The timeout is that of the whole call. `MPI_Init` waits for all ranks and cannot be interrupted, so it runs in a thread. If it does not return
     /// in time, this call fails and the thread stays behind: return the error from `main` or exit, since the process cannot open a group any more.
     ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let error = Group::builder().variables([("RANK", "2"), ("WORLD_SIZE", "2")]).open().unwrap_err();
+    /// assert!(error.is_group());
+    /// assert!(error.to_string().starts_with("RANK=2, WORLD_SIZE=2: ranks are counted from 0"), "{error}");
+    /// ```
+    ///
     /// # Errors
     /// - variables that are incomplete, wrong or contradict each other, which the error quotes ([`is_group`](crate::Error::is_group));
     /// - rank 0 cannot be reached or refuses this rank, for example because another has its number (`is_group`);
     /// - [`GroupError::Missing`](crate::error::GroupError::Missing) names the ranks that did not join within the timeout, on every rank that did;
-    /// - [`GroupError::Engine`](crate::error::GroupError::Engine) if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on several machines: then it says
-    ///   which ones wait on this machine.
+    /// - [`GroupError::Engine`](crate::error::GroupError::Engine) if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on
+    ///   several machines: then it says which ranks wait on this machine.
     pub fn open(self) -> Result<Group> {
         let is_own = self.variables.is_none();
         let variables = self.variables.unwrap_or_else(Variables::of_process);

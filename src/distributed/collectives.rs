@@ -10,6 +10,28 @@ use crate::error::Result;
 /// Sums and copies large buffers between the ranks of a group. MPI and NCCL are the engines.
 ///
 /// All ranks make the same calls in the same order. After an error the group cannot be used any more.
+///
+/// Trainers, [`Group::sum`](super::Group::sum) and [`Group::broadcast`](super::Group::broadcast) choose an engine by themselves. With the feature
+/// `testing` a program can call one, to test or time it:
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::distributed::{Group, Operation};
+/// use candle_headroom::testing::{collectives, watch};
+///
+/// let group = Group::from_environment()?;
+/// let buffer = Tensor::ones(4 * group.size(), DType::F32, &Device::Cpu)?;
+/// match collectives(&group, &Device::Cpu)? {
+///     Some(engine) => {
+///         let watch = watch(&group, "a sum");
+///         engine.exchange(&buffer, Operation::AllReduce { factor: 1. }, &watch)?;
+///         engine.finish(&watch)?;
+///     }
+///     None => assert_eq!(group.size(), 1), // one rank has all of the sum
+/// }
+/// assert_eq!(buffer.to_vec1::<f32>()?[0], group.size() as f32);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub trait Collectives: Debug + Send + Sync {
     /// The library and its version, such as `NCCL 2.27.3`.
     fn name(&self) -> String;
@@ -36,6 +58,23 @@ pub trait Collectives: Debug + Send + Sync {
 const _: Option<&dyn Collectives> = None; // object-safe
 
 /// What [`Collectives`] do. A rank's piece of a buffer has `length / ranks` elements, from `rank · length / ranks` on.
+///
+/// Of two ranks with the buffers `[1, 2]` and `[3, 4]`:
+///
+/// | operation | rank 0 | rank 1 |
+/// |---|---|---|
+/// | [`ReduceScatter`](Self::ReduceScatter) | `[4, …]` | `[…, 6]` |
+/// | [`AllReduce`](Self::AllReduce) with factors of 1 | `[4, 6]` | `[4, 6]` |
+/// | [`AllGather`](Self::AllGather) | `[1, 4]` | `[1, 4]` |
+/// | [`Broadcast`](Self::Broadcast) from rank 0 | `[1, 2]` | `[1, 2]` |
+///
+/// ```
+/// use candle_headroom::distributed::Operation;
+///
+/// // The mean of 4 ranks' gradients, which have equal weights.
+/// let mean = Operation::AllReduce { factor: 1. / 4. };
+/// assert_eq!(mean, Operation::AllReduce { factor: 0.25 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// Sums the ranks' buffers. Afterwards this rank's piece holds the sum; what the rest holds is not specified.
@@ -95,6 +134,16 @@ impl Watch {
     }
 
     /// Fails if a rank is known to be lost, or the time is up. An engine calls it again and again while it waits.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    /// use candle_headroom::testing::watch;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let watch = watch(&group, "a sum"); // from now on, the group's timeout runs
+    /// assert!(watch.check().is_ok());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GroupError::PeerLost`](crate::error::GroupError::PeerLost).

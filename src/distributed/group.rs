@@ -72,7 +72,18 @@ fn to_bytes<T: Serialize>(part: &Part<T>) -> Result<Vec<u8>> {
 }
 
 impl Group {
-    /// Returns this process's number, counted from 0.
+    /// Returns this process's number in the group, counted from 0.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// if group.rank() == 0 {
+    ///     println!("training on {} ranks", group.size()); // once for the whole job
+    /// }
+    /// assert!(group.rank() < group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.0.control.rank()
     }
@@ -89,6 +100,16 @@ impl Group {
 
     /// Returns this process's number among the ranks of its machine, counted from 0: the GPU to use, unless the launcher shows each rank only
     /// one (`srun --gpus-per-task=1`), which then has number 0.
+    ///
+    /// ```
+    /// use candle_core::Device;
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let device = Device::cuda_if_available(group.local_rank())?; // or `DeviceMemory::cuda(group.local_rank())`
+    /// assert!(group.local_rank() < group.size());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn local_rank(&self) -> usize {
         self.0.local_rank
     }
@@ -98,7 +119,17 @@ impl Group {
         &self.0.beside
     }
 
-    /// Returns the names of the ranks' machines.
+    /// Returns the names of the ranks' machines, one for each rank, in the order of ranks.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let own = &group.hosts()[group.rank()];
+    /// let here = group.hosts().iter().filter(|host| *host == own).count();
+    /// assert!(group.local_rank() < here);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn hosts(&self) -> &[String] {
         &self.0.hosts
     }
@@ -111,6 +142,7 @@ impl Group {
     /// let group = Group::from_environment()?;
     /// let share = group.share(1000); // of 4 ranks, rank 1 has 250..500
     /// println!("rank {} of {}: samples {share:?}", group.rank(), group.size());
+    /// assert_eq!(group.collect(Ok(vec![share.len()]))?.iter().sum::<usize>(), 1000);
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn share(&self, samples: usize) -> Range<usize> {
@@ -137,6 +169,20 @@ impl Group {
     }
 
     /// Waits until all ranks have come here.
+    ///
+    /// ```
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let path = temporary.path().join("vocabulary.txt");
+    /// let group = Group::from_environment()?;
+    /// if group.rank() == 0 {
+    ///     std::fs::write(&path, "a b c")?;
+    /// }
+    /// group.barrier()?; // now the file is there for all ranks
+    /// assert_eq!(std::fs::read_to_string(&path)?, "a b c");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`GroupError::PeerLost`] names the ranks that have not come within the timeout.
@@ -290,12 +336,14 @@ impl Group {
     /// let own = Tensor::new(&[90f32, 100.], &Device::Cpu)?;
     /// let all = group.sum(&own)?.to_vec1::<f32>()?;
     /// println!("accuracy {:.3}", all[0] / all[1]);
+    /// assert_eq!(all[1], 100. * group.size() as f32);
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
-    /// ([`is_group`](Error::is_group)). Errors from candle, which a tensor of another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
+    /// ([`is_group`](Error::is_group)). Errors from candle, also for a tensor of another type: then the other ranks get a
+    /// [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group can still be used.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
@@ -332,9 +380,12 @@ impl Group {
     /// use candle_headroom::distributed::Group;
     ///
     /// let group = Group::from_environment()?;
-    /// let table = Var::ones((8, 4), DType::F32, &Device::Cpu)?;
-    /// // … rank 0 reads it from a file …
+    /// let table = Var::zeros((8, 4), DType::F32, &Device::Cpu)?;
+    /// if group.rank() == 0 {
+    ///     table.set(&table.ones_like()?)?; // as if it was read from a file
+    /// }
     /// group.broadcast(&table, 0)?;
+    /// assert_eq!(table.sum_all()?.to_scalar::<f32>()?, 32.); // on all ranks
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     ///

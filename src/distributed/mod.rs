@@ -20,6 +20,7 @@
 //! let part = batch.narrow(0, share.start, share.len())?; // a loader with `.group(&group)` does this
 //! let report = trainer.step(&part, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
 //! println!("{report}");
+//! assert_eq!(report.samples, share.len()); // those of this rank
 //! # Ok::<(), candle_headroom::Error>(())
 //! ```
 //!

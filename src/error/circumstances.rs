@@ -15,6 +15,16 @@ use serde::{Deserialize, Serialize};
 /// | device memory | `CUDA_ERROR_OUT_OF_MEMORY`, `cudaErrorMemoryAllocation` |
 /// | library workspace | `CUBLAS_STATUS_ALLOC_FAILED`, `CURAND_STATUS_ALLOCATION_FAILED`, and of cuDNN `CUDNN_STATUS_ALLOC_FAILED` and `…_DEVICE_ALLOCATION_FAILED` |
 /// | host memory | `NVRTC_ERROR_OUT_OF_MEMORY`, and of cuDNN `…_HOST_ALLOCATION_FAILED` |
+///
+/// ```
+/// use candle_headroom::ErrorExt;
+/// use candle_headroom::error::Resource;
+///
+/// let error = candle_core::Error::msg("CublasError(CUBLAS_STATUS_ALLOC_FAILED)");
+/// let exhausted = error.resource_exhausted().expect("an exhaustion");
+/// assert_eq!(exhausted.resource, Resource::LibraryWorkspace);
+/// assert_eq!(Resource::LibraryWorkspace.to_string(), "library workspace");
+/// ```
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -137,6 +147,21 @@ impl fmt::Display for Cause {
 }
 
 /// Something that holds memory while work fails.
+///
+/// They are in [`ResourceExhausted::held`](super::ResourceExhausted::held) after a failure, and in
+/// [`Estimate::held`](crate::train::Estimate::held) before a step.
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom::{AdamW, train::Estimate};
+///
+/// let w = Var::zeros(1000, DType::F32, &Device::Cpu)?;
+/// let estimate = Estimate::new(&AdamW::builder(vec![w]).build()?);
+/// let held = estimate.held.iter().map(|held| (&*held.what, held.bytes));
+/// let expected = [("parameters", 4000), ("accumulated gradients", 4000), ("optimizer state", 8000)];
+/// assert!(held.eq(expected));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Holding {
@@ -154,6 +179,13 @@ impl Holding {
     pub const OTHER: &'static str = "other memory of this process";
 
     /// `bytes` bytes of `what`.
+    ///
+    /// ```
+    /// use candle_headroom::error::Holding;
+    ///
+    /// let cache = Holding::new("key-value cache", 1 << 20);
+    /// assert_eq!((&*cache.what, cache.bytes), ("key-value cache", 1_048_576));
+    /// ```
     pub fn new(what: impl Into<Cow<'static, str>>, bytes: u64) -> Self {
         let what = what.into();
         Self { what, bytes }
@@ -179,6 +211,13 @@ pub struct Remedy {
 
 impl Remedy {
     /// With the bytes that the advice would save, where that can be estimated.
+    ///
+    /// ```
+    /// use candle_headroom::error::Remedy;
+    ///
+    /// let remedy = Remedy::new("shorter texts", None); // what it saves is not known
+    /// assert_eq!(remedy.to_string(), "shorter texts");
+    /// ```
     pub fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
         let advice = advice.into();
         Self { advice, saves }

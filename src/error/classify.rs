@@ -149,6 +149,18 @@ impl Error {
 
     /// Returns the caller's error that [`external`](Self::external) carried.
     ///
+    /// ```
+    /// use std::num::ParseIntError;
+    ///
+    /// use candle_headroom::Error;
+    ///
+    /// let own = "12x".parse::<u32>().unwrap_err();
+    /// let found = Error::external(own.clone()).downcast::<ParseIntError>();
+    /// assert_eq!(found.expect("the error that was carried"), own);
+    /// let other = Error::external(own).downcast::<std::io::Error>();
+    /// assert!(matches!(other, Err(Error::External(_)))); // unchanged
+    /// ```
+    ///
     /// # Errors
     /// This error, unchanged, if it does not carry a `T`. One that is wrapped in another error, or that is the source of an
     /// exhaustion, is found by [`downcast_ref`](Self::downcast_ref) only.
@@ -163,6 +175,14 @@ impl Error {
     }
 
     /// The remedy for the CUDA driver's status that this error contains, as [`ErrorExt::remedy`] has it.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    ///
+    /// let text = "DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"unsupported toolchain\")";
+    /// let error = Error::from(candle_core::Error::msg(text));
+    /// assert!(error.remedy().is_some_and(|remedy| remedy.starts_with("update the driver")));
+    /// ```
     pub fn remedy(&self) -> Option<&'static str> {
         ErrorExt::remedy(self as &AnyError)
     }

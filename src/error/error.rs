@@ -16,6 +16,25 @@ use super::unreached::UnreachedParameters;
 use crate::nn::RecomputeError;
 
 /// This crate's result. With two types it is the standard library's, so that it can be imported in its place.
+///
+/// ```
+/// use std::num::ParseFloatError;
+///
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::Result;
+///
+/// fn sum(x: &Tensor) -> Result<f32> {
+///     Ok(x.sum_all()?.to_scalar()?) // candle's errors are converted
+/// }
+///
+/// fn number(text: &str) -> Result<f32, ParseFloatError> {
+///     text.parse()
+/// }
+///
+/// assert_eq!(sum(&Tensor::new(&[1f32, 2.], &Device::Cpu)?)?, 3.);
+/// assert_eq!(number("3"), Ok(3.));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong in this crate.
@@ -161,6 +180,15 @@ impl Error {
     }
 
     /// The device fault, if this error is one.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    ///
+    /// let text = "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")";
+    /// let error = Error::from(candle_core::Error::msg(text));
+    /// assert_eq!(error.device_fault().map(|fault| fault.code), Some(700));
+    /// assert!(error.resource_exhausted().is_none());
+    /// ```
     pub fn device_fault(&self) -> Option<&DeviceFault> {
         match self {
             Self::DeviceFault(fault) => Some(fault),
@@ -226,6 +254,13 @@ impl WindowLost {
     }
 
     /// Lost gradients of `samples` samples.
+    ///
+    /// ```
+    /// use candle_headroom::error::WindowLost;
+    ///
+    /// let lost = WindowLost::new(48, candle_core::Error::msg("the backward pass failed"));
+    /// assert!(lost.to_string().starts_with("the gradients of 48 samples of earlier batches were lost"));
+    /// ```
     pub fn new(samples: usize, reason: impl Into<Error>) -> Self {
         let reason = reason.into();
         Self { samples, reason }
@@ -237,6 +272,21 @@ impl WindowLost {
 /// Another update would move the first parameters twice, and a checkpoint would hold half an update, so a trainer refuses every
 /// further step, and to be saved. [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) restores parameters and optimizer and
 /// ends that. An optimizer that saves no state, as in [`Foreign`](crate::Foreign), is then replaced by a new one with `replace_optimizer`.
+///
+/// ```
+/// use candle_headroom::Error;
+/// use candle_headroom::error::UpdateInterrupted;
+///
+/// /// Whether parameters have to be restored before the next step.
+/// fn needs_a_checkpoint(error: &Error) -> bool {
+///     matches!(error, Error::UpdateInterrupted(_))
+/// }
+///
+/// let reason = Error::from(candle_core::Error::msg("CUDA_ERROR_OUT_OF_MEMORY"));
+/// let error = Error::from(UpdateInterrupted::new(reason));
+/// assert!(needs_a_checkpoint(&error));
+/// assert!(error.resource_exhausted().is_none()); // a retry would not help
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
@@ -246,6 +296,14 @@ pub struct UpdateInterrupted {
 
 impl UpdateInterrupted {
     /// An update interrupted by `reason`, or refused without one.
+    ///
+    /// ```
+    /// use candle_headroom::error::UpdateInterrupted;
+    ///
+    /// let refused = UpdateInterrupted::new(None);
+    /// assert!(refused.reason.is_none());
+    /// assert!(refused.to_string().starts_with("the optimizer was interrupted during an update"));
+    /// ```
     pub fn new(reason: impl Into<Option<Error>>) -> Self {
         let reason = reason.into();
         Self { reason }
@@ -329,29 +387,130 @@ macro_rules! subjects {
 
 subjects! {
     /// Whether a batch cannot be cut into micro-batches.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::Batch;
+    ///
+    /// let x = Tensor::zeros((8, 4), DType::F32, &Device::Cpu)?;
+    /// let y = Tensor::zeros(7, DType::U32, &Device::Cpu)?; // one too few
+    /// assert!((x, y).extent().unwrap_err().is_batch());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     Batch: is_batch,
     /// Whether a layer watcher cannot be installed.
+    ///
+    /// ```
+    /// # #[cfg(feature = "layers")] {
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    /// let _ = layers.install();
+    /// assert!(layers.install().unwrap_err().is_layers()); // a process has one subscriber
+    /// # }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     Layers: is_layers,
     /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::{GradientAccumulator, Sgd};
+    ///
+    /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// assert!(accumulator.add(w.sqr()?, 2).unwrap_err().is_loss()); // two numbers
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     Loss: is_loss,
     /// Whether a device's memory cannot be opened, or its limit cannot be set. [`MemoryError`](super::MemoryError) has the cases to act
     /// upon.
+    ///
+    /// ```
+    /// use candle_headroom::memory::Limit;
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// // This program has no tracking allocator.
+    /// let error = DeviceMemory::host().limit(Limit::Fraction(0.5)).open().unwrap_err();
+    /// assert!(error.is_memory());
+    /// ```
     Memory | Memory: is_memory,
     /// Whether a monitor cannot be started.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::Monitor;
+    ///
+    /// let error = Monitor::builder().interval(Duration::ZERO).start().unwrap_err();
+    /// assert!(error.is_monitor());
+    /// ```
     Monitor: is_monitor,
     /// Whether an optimizer cannot use its arguments.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    ///
+    /// let w = Var::new(&[1f32], &Device::Cpu)?;
+    /// let error = AdamW::builder(vec![w]).learning_rate(-0.1).build().unwrap_err();
+    /// assert!(error.is_optimizer());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     Optimizer: is_optimizer,
     /// Whether the parameters or buffers given to a trainer cannot be used.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    ///
+    /// let w = Var::new(&[1f32], &Device::Cpu)?;
+    /// let error = Sgd::builder(vec![w.clone(), w]).build().unwrap_err(); // listed twice
+    /// assert!(error.is_parameter());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     Parameter: is_parameter,
     /// Whether a batch policy was given an invalid setting, or saved state that is not its own.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Fixed;
+    ///
+    /// assert!(Fixed::new(0).unwrap_err().is_policy());
+    /// ```
     Policy: is_policy,
     /// Whether a setting of a dataset or loader cannot be used. [`DataError`](super::DataError) has the cases to act upon.
+    ///
+    /// ```
+    /// use candle_headroom::batch::Division;
+    ///
+    /// assert!(Division::weighted([0, 0]).unwrap_err().is_data());
+    /// ```
     Data: is_data,
     /// Whether a setting of checkpoints, or a name or value to save, cannot be used. [`CheckpointError`](super::CheckpointError) has the
     /// cases to act upon.
+    ///
+    /// ```
+    /// # #[cfg(feature = "checkpoint")] {
+    /// use candle_headroom::checkpoint::Checkpoints;
+    ///
+    /// let error = Checkpoints::builder("run-7").keep_last(0).open().unwrap_err();
+    /// assert!(error.is_checkpoint());
+    /// # }
+    /// ```
     Checkpoint: is_checkpoint,
     /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
     /// cases to act upon.
+    ///
+    /// ```
+    /// # #[cfg(feature = "distributed")] {
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let variables = [("RANK", "one"), ("WORLD_SIZE", "2")]; // in place of the environment
+    /// assert!(Group::builder().variables(variables).open().unwrap_err().is_group());
+    /// # }
+    /// ```
     Group: is_group,
 }
 

@@ -70,6 +70,14 @@ pub(super) type Source = Arc<candle_core::Error>;
 /// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
 ///
 /// On the host `reserved` is `None`, because there is no pool, and on a device that nobody counts all fields are.
+///
+/// ```
+/// use candle_headroom::error::MemoryReading;
+///
+/// let mut reading = MemoryReading::default(); // for a test of a policy
+/// (reading.in_use, reading.limit) = (Some(3 << 30), Some(8 << 30));
+/// assert_eq!((reading.peak, reading.others()), (None, None)); // not known
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -10,6 +10,25 @@ use super::training::listed;
 
 /// Samples cannot be read, or are not what was declared. Settings that cannot be used, samples that cannot be made into a batch, and panics
 /// are [`Invalid`](super::Invalid), for which [`is_data`](super::Error::is_data) holds.
+///
+/// ```
+/// # #[cfg(feature = "data")] {
+/// use candle_headroom::Error;
+/// use candle_headroom::data::Lines;
+/// use candle_headroom::error::DataError;
+///
+/// /// Whether a file is missing, so that it can be fetched.
+/// fn is_missing(error: &DataError) -> bool {
+///     match error {
+///         DataError::File { reason: Some(reason), .. } => reason.kind() == std::io::ErrorKind::NotFound,
+///         _ => false,
+///     }
+/// }
+///
+/// let Err(Error::Data(error)) = Lines::open("/no/such/folder/train.txt") else { panic!("a file") };
+/// assert!(is_missing(&error));
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -144,9 +163,41 @@ fn of(index: Option<usize>) -> String {
 }
 
 /// An error of any type.
+///
+/// ```
+/// use candle_headroom::error::BoxedError;
+///
+/// fn label(text: &str) -> Result<u32, BoxedError> {
+///     match text {
+///         "cat" => Ok(0),
+///         "dog" => Ok(1),
+///         other => Err(format!("unknown label `{other}`").into()),
+///     }
+/// }
+///
+/// assert_eq!(label("cow").unwrap_err().to_string(), "unknown label `cow`");
+/// ```
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A checkpoint that was passed over, and why.
+///
+/// ```
+/// # #[cfg(feature = "checkpoint")] {
+/// use candle_headroom::Error;
+/// use candle_headroom::checkpoint::Checkpoint;
+/// use candle_headroom::error::CheckpointError;
+///
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path();
+/// let damaged = folder.join("step-000000004"); // `folder` is "run-7"
+/// std::fs::create_dir(&damaged)?;
+/// std::fs::write(damaged.join("manifest.json"), "")?;
+/// let Err(Error::Checkpoint(error)) = Checkpoint::latest(folder) else { panic!("damaged") };
+/// let CheckpointError::NoneIntact { skipped, .. } = *error else { panic!("{error}") };
+/// assert_eq!(skipped[0].path, damaged);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
@@ -173,6 +224,23 @@ impl fmt::Display for Skipped {
 
 /// A checkpoint cannot be written, found or loaded. After an error of loading nothing has changed. Settings, names and values that cannot be
 /// used are [`Invalid`](super::Invalid), for which [`is_checkpoint`](super::Error::is_checkpoint) holds.
+///
+/// ```
+/// # #[cfg(feature = "checkpoint")] {
+/// use candle_headroom::Error;
+/// use candle_headroom::checkpoint::Checkpoints;
+/// use candle_headroom::error::CheckpointError;
+///
+/// # let temporary = tempfile::tempdir()?;
+/// # let folder = temporary.path().join("run-7");
+/// let running = Checkpoints::builder(&folder).open()?; // `folder` is "run-7"
+/// let error = Checkpoints::builder(&folder).open().unwrap_err();
+/// let Error::Checkpoint(error) = error else { panic!("{error}") };
+/// assert!(matches!(*error, CheckpointError::InUse(_)));
+/// # drop(running);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -318,6 +386,14 @@ fn list(skipped: &[Skipped]) -> String {
 }
 
 /// A report, trace or log cannot be written or read.
+///
+/// ```
+/// use candle_headroom::{Error, Timeline};
+///
+/// let error = Timeline::new().save_trace("/no/such/folder/trace.json").unwrap_err();
+/// let Error::Output(output) = error else { panic!("{error}") };
+/// assert_eq!((output.action, output.target.as_str()), ("write", "/no/such/folder/trace.json"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action} {target}: {reason}")]
 #[non_exhaustive]

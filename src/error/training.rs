@@ -6,6 +6,18 @@ use bytesize::ByteSize;
 
 /// What can be wrong with a loss that a program, or its author, can act upon; any other loss that cannot be used is
 /// [`is_loss`](super::Error::is_loss).
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::error::LossError;
+/// use candle_headroom::{Error, GradientAccumulator, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let accumulator = GradientAccumulator::builder(Sgd::builder(vec![w]).build()?).build()?;
+/// let Err(Error::Loss(error)) = accumulator.gradients() else { panic!("no loss was added") };
+/// assert_eq!(*error, LossError::Disconnected);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossError {
@@ -50,6 +62,13 @@ pub enum LossError {
 }
 
 /// The likely cause of [`LossError::DependsOnCut`]. Its `Display` names the remedy.
+///
+/// ```
+/// use candle_headroom::error::CutCause;
+///
+/// let remedy = CutCause::Sum.to_string();
+/// assert!(remedy.starts_with("The loss grows with the number of samples: return their mean"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutCause {
@@ -106,6 +125,20 @@ pub enum MemoryError {
 ///
 /// Names are those of the [`StateDict`](crate::optim::StateDict). A parameter that was renamed is missing by its new name and unexpected by
 /// its old one; the state of another optimizer lacks the tensors that this one needs.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::optim::Commit;
+/// use candle_headroom::{AdamW, Error};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let saved = AdamW::builder(vec![("old", w.clone())]).build()?.state()?;
+/// let mut renamed = AdamW::builder(vec![("new", w)]).build()?;
+/// let Err(Error::State(error)) = renamed.load_state(&saved) else { panic!("other names") };
+/// assert!(error.missing.contains(&"new.exp_avg".to_owned()));
+/// assert!(error.unexpected.contains(&"old.exp_avg".to_owned()));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
 #[error(
     "the saved state does not fit this optimizer{}{}{}",
@@ -137,6 +170,19 @@ pub(super) fn listed(what: &str, entries: &[String]) -> String {
 
 /// A group of ranks cannot be formed, or cannot go on, in a way that a program can act upon. [`Error::is_group`](super::Error::is_group) has
 /// the others.
+///
+/// ```
+/// use candle_headroom::Error;
+/// use candle_headroom::error::GroupError;
+///
+/// /// Whether all ranks can go on with the next batch; otherwise they continue from a checkpoint in new processes.
+/// fn can_go_on(error: &Error) -> bool {
+///     matches!(error, Error::Group(error) if matches!(**error, GroupError::PeerFailed { .. }))
+/// }
+///
+/// let broken = Error::from(GroupError::Broken("rank 1 was lost".to_owned()));
+/// assert!(!can_go_on(&broken));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {

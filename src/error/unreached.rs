@@ -104,11 +104,25 @@ impl UnreachedParameters {
     }
 
     /// Returns the number of trainable parameters, with and without a gradient.
+    ///
+    /// ```
+    /// use candle_headroom::error::UnreachedParameters;
+    ///
+    /// let unreached = UnreachedParameters::new(["encoder.weight"], ["head.bias", "head.weight"]);
+    /// assert_eq!(unreached.trainable(), 3);
+    /// ```
     pub fn trainable(&self) -> usize {
         self.names.len() + self.others.len()
     }
 
     /// Returns the likely reasons. Why a gradient did not arrive cannot be seen afterwards.
+    ///
+    /// ```
+    /// use candle_headroom::error::UnreachedParameters;
+    ///
+    /// let unreached = UnreachedParameters::new(["encoder.weight"], ["head.weight"]);
+    /// assert_eq!(unreached.reasons()[1], "the forward pass does not use them");
+    /// ```
     pub fn reasons(&self) -> Vec<String> {
         let operations = Self::WITHOUT_BACKWARD.join(", ");
         let mut reasons = vec![
@@ -127,6 +141,13 @@ impl UnreachedParameters {
     }
 
     /// Returns what would help.
+    ///
+    /// ```
+    /// use candle_headroom::error::UnreachedParameters;
+    ///
+    /// let unreached = UnreachedParameters::new(["encoder.weight"], ["head.weight"]);
+    /// assert!(unreached.remedies()[1].contains("`.allow_unreached([…])`"));
+    /// ```
     pub fn remedies(&self) -> Vec<String> {
         let mut remedies = vec![
             "write `use candle_headroom::nn as candle_nn;` at the top of the model's file: the same names with a backward pass; \

@@ -1,4 +1,9 @@
 //! What went wrong in a run, as lines of JSON.
+//!
+//! An [`IncidentLog`] observes trainers and processors. It writes an [`Incident`] for each event that is not the normal course of training,
+//! before the work goes on, so what led to a crash is in the file. The log never stops the work: what cannot be written is counted.
+//! [`Incidents`] reads a file back, including one that ends in the middle of a line, and sums it up. Files of other versions stay readable:
+//! kinds that a version does not know become [`IncidentKind::Other`].
 
 mod summary;
 
@@ -19,6 +24,15 @@ use crate::monitor::{Monitor, SampleRecord, Samples, unix_milliseconds};
 use crate::output::{LineFile, public_line};
 
 /// One line of an [`IncidentLog`]. Fields that do not apply are left out in the file.
+///
+/// ```
+/// use candle_headroom::incident::{Incident, IncidentKind};
+///
+/// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "grown", "text": "8 samples, then 16"}"#;
+/// let incident: Incident = serde_json::from_str(line).unwrap();
+/// assert_eq!((incident.step, incident.kind), (4, IncidentKind::Grown));
+/// assert!(incident.exhausted.is_none());
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Incident {
@@ -99,6 +113,16 @@ impl Incident {
     }
 
     /// When it happened, by the machine's clock.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// use candle_headroom::incident::Incident;
+    ///
+    /// let line = r#"{"taken_unix_ms": 2500, "step": 4, "kind": "failed", "text": "a shape does not match"}"#;
+    /// let incident: Incident = serde_json::from_str(line).unwrap();
+    /// assert_eq!(incident.taken(), UNIX_EPOCH + Duration::from_millis(2500));
+    /// ```
     pub fn taken(&self) -> SystemTime {
         let since = Duration::from_millis(self.taken_unix_ms);
         UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
@@ -106,6 +130,12 @@ impl Incident {
 }
 
 /// What an incident is. Files and `{}` have it in snake case, as in `over_limit`.
+///
+/// ```
+/// use candle_headroom::incident::IncidentKind;
+///
+/// assert_eq!(IncidentKind::OverLimit.to_string(), "over_limit");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -206,6 +236,18 @@ struct State {
 }
 
 /// Options of an [`IncidentLog`]; from [`IncidentLog::builder`].
+///
+/// ```
+/// use candle_headroom::ByteSize;
+/// use candle_headroom::incident::{IncidentLog, Incidents};
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let path = temporary.path().join("incidents.jsonl");
+/// let log = IncidentLog::builder(&path).rotate_at(ByteSize::mib(1)).open()?;
+/// // … train, with `.observer(log.clone())` …
+/// assert!(Incidents::read(&path)?.list.is_empty()); // nothing went wrong
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call `open()`"]
 pub struct IncidentLogBuilder {
@@ -216,18 +258,72 @@ pub struct IncidentLogBuilder {
 
 impl IncidentLogBuilder {
     /// Writes the last 5 samples of each of this monitor's sources with every incident.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::batch::{BatchProcessor, Halving};
+    /// # use candle_headroom::testing;
+    /// use candle_headroom::Monitor;
+    /// use candle_headroom::incident::{IncidentLog, Incidents};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("incidents.jsonl");
+    /// let monitor = Monitor::builder().start()?;
+    /// let log = IncidentLog::builder(&path).monitor(&monitor).open()?;
+    /// # let x = Tensor::arange(0f32, 8., &Device::Cpu)?; // (8,)
+    /// # let mut processor = BatchProcessor::builder(Halving::default()).observer(log.clone()).build();
+    /// # processor.process(&x, |chunk, _| match chunk.dim(0)? {
+    /// #     0..=4 => Ok(()),
+    /// #     _ => Err(testing::out_of_memory()),
+    /// # })?;
+    /// // … memory runs out in a trainer with `.observer(log.clone())` …
+    /// let incidents = Incidents::read(&path)?;
+    /// let last = incidents.list[0].samples.last().expect("a sample");
+    /// assert_eq!(last.source, "host"); // after those of GPUs
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn monitor(mut self, monitor: &Monitor) -> Self {
         self.samples = Some(monitor.samples());
         self
     }
 
     /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Default: 8 MiB.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::batch::{BatchProcessor, Halving};
+    /// # use candle_headroom::testing;
+    /// use candle_headroom::ByteSize;
+    /// use candle_headroom::incident::{IncidentLog, Incidents};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("incidents.jsonl");
+    /// let log = IncidentLog::builder(&path).rotate_at(ByteSize::b(1)).open()?;
+    /// # let x = Tensor::arange(0f32, 8., &Device::Cpu)?; // (8,)
+    /// # let mut processor = BatchProcessor::builder(Halving::default()).observer(log.clone()).build();
+    /// # processor.process(&x, |chunk, _| match chunk.dim(0)? {
+    /// #     0..=4 => Ok(()),
+    /// #     _ => Err(testing::out_of_memory()),
+    /// # })?;
+    /// // … two or more incidents, each of which fills a file …
+    /// assert!(path.with_extension("jsonl.1").exists());
+    /// assert_eq!(Incidents::read(&path)?.list.len(), 2); // the last two are kept
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
         self.rotate_at = size;
         self
     }
 
     /// Opens the file to append to it, or creates it.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    /// use candle_headroom::incident::IncidentLog;
+    ///
+    /// let error = IncidentLog::builder("/no/such/folder/incidents.jsonl").open().unwrap_err();
+    /// assert!(matches!(error, Error::Output(error) if error.target.ends_with("incidents.jsonl")));
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] with the path.
@@ -247,6 +343,18 @@ impl IncidentLogBuilder {
 
 impl IncidentLog {
     /// Options for a log in the file at `path`.
+    ///
+    /// ```
+    /// use candle_headroom::incident::IncidentLog;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("incidents.jsonl");
+    /// let log = IncidentLog::builder(&path).open()?;
+    /// assert!(path.exists());
+    /// // … train, with `.observer(log.clone())` …
+    /// assert_eq!(log.lost(), 0);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(path: impl Into<PathBuf>) -> IncidentLogBuilder {
         IncidentLogBuilder {
             path: path.into(),
@@ -255,12 +363,51 @@ impl IncidentLog {
         }
     }
 
-    /// The last failure to write an incident.
+    /// The last failure to write an incident; `None` if all were written.
+    ///
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::batch::{BatchProcessor, Halving};
+    /// # use candle_headroom::testing;
+    /// use candle_headroom::incident::IncidentLog;
+    ///
+    /// let log = IncidentLog::builder("/dev/full").open()?; // a disk without room
+    /// # let x = Tensor::arange(0f32, 8., &Device::Cpu)?; // (8,)
+    /// # let mut processor = BatchProcessor::builder(Halving::default()).observer(log.clone()).build();
+    /// # processor.process(&x, |chunk, _| match chunk.dim(0)? {
+    /// #     0..=4 => Ok(()),
+    /// #     _ => Err(testing::out_of_memory()),
+    /// # })?;
+    /// // … memory runs out in a trainer with `.observer(log.clone())` …
+    /// let failure = log.failure().expect("nothing could be written");
+    /// assert_eq!((failure.target.as_str(), failure.kind), ("/dev/full", ErrorKind::StorageFull));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn failure(&self) -> Option<OutputError> {
         self.state.lock().failure.clone()
     }
 
     /// The number of incidents that could not be written.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::batch::{BatchProcessor, Halving};
+    /// # use candle_headroom::testing;
+    /// use candle_headroom::incident::IncidentLog;
+    ///
+    /// let log = IncidentLog::builder("/dev/full").open()?; // a disk without room
+    /// # let x = Tensor::arange(0f32, 8., &Device::Cpu)?; // (8,)
+    /// # let mut processor = BatchProcessor::builder(Halving::default()).observer(log.clone()).build();
+    /// # processor.process(&x, |chunk, _| match chunk.dim(0)? {
+    /// #     0..=4 => Ok(()),
+    /// #     _ => Err(testing::out_of_memory()),
+    /// # })?;
+    /// // … memory runs out in a trainer with `.observer(log.clone())`, and a retry succeeds …
+    /// assert!(log.lost() >= 2);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn lost(&self) -> u64 {
         self.state.lock().lost
     }

@@ -12,6 +12,15 @@ use crate::monitor::unix_milliseconds;
 use crate::output::read;
 
 /// The incidents of a file.
+///
+/// ```
+/// use candle_headroom::incident::{IncidentKind, Incidents};
+///
+/// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "grown", "text": "8 samples, then 16"}"#;
+/// let incidents = Incidents::parse(line);
+/// let grown = incidents.list.iter().filter(|incident| incident.kind == IncidentKind::Grown);
+/// assert_eq!((grown.count(), incidents.unreadable), (1, 0));
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Incidents {
@@ -23,6 +32,17 @@ pub struct Incidents {
 
 impl Incidents {
     /// Reads a log: the file with `.1` appended to its name, if there is one, and then the file at `path`.
+    ///
+    /// ```
+    /// use candle_headroom::incident::Incidents;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("incidents.jsonl");
+    /// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "grown", "text": "8 samples, then 16"}"#;
+    /// std::fs::write(&path, line).unwrap();
+    /// assert_eq!(Incidents::read(&path)?.list[0].text, "8 samples, then 16");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] with the path if a file cannot be read or neither exists.
@@ -62,6 +82,14 @@ impl Incidents {
     }
 
     /// A summary of all incidents.
+    ///
+    /// ```
+    /// use candle_headroom::incident::Incidents;
+    ///
+    /// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "exhausted", "text": "out of memory"}"#;
+    /// let incidents = Incidents::parse(line);
+    /// assert_eq!(incidents.summary().to_string(), "1 exhaustion, in an unknown phase, at 00:00 UTC");
+    /// ```
     pub fn summary(&self) -> IncidentSummary {
         let mut summary = IncidentSummary::default();
         for incident in &self.list {
@@ -94,6 +122,16 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// A summary of incidents. `{}` is a line: `7 exhaustions, all in backward, between 14:02 and 14:05 UTC, a neighbour held 31.0 GiB`.
+///
+/// ```
+/// use candle_headroom::error::Cause;
+/// use candle_headroom::incident::Incidents;
+///
+/// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "exhausted", "text": "out of memory"}"#;
+/// let summary = Incidents::parse(line).summary();
+/// assert_eq!(summary.causes[&Cause::Unknown], 1);
+/// assert_eq!(summary.neighbour, None);
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct IncidentSummary {
@@ -111,6 +149,15 @@ pub struct IncidentSummary {
 
 impl IncidentSummary {
     /// How often one of these kinds happened.
+    ///
+    /// ```
+    /// use candle_headroom::incident::{IncidentKind, Incidents};
+    ///
+    /// let line = r#"{"taken_unix_ms": 1795392000000, "step": 4, "kind": "grown", "text": "8 samples, then 16"}"#;
+    /// let summary = Incidents::parse(line).summary();
+    /// assert_eq!(summary.count(&[IncidentKind::Grown, IncidentKind::Shrunk]), 1);
+    /// assert_eq!(summary.count(&[IncidentKind::Exhausted]), 0);
+    /// ```
     pub fn count(&self, kinds: &[IncidentKind]) -> usize {
         kinds.iter().filter_map(|kind| self.kinds.get(kind)).sum()
     }

@@ -89,6 +89,15 @@ pub struct LayerMemory {
 impl LayerMemory {
     /// Measures this memory, in place of the `LayerMemory` before: the newest of a process measures, and the reports of others stay as they
     /// are.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?); // or `DeviceMemory::cuda(0)`
+    /// assert!(layers.report().is_empty()); // no span was entered yet
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new(memory: &DeviceMemory) -> Self {
         let shared = Shared::new(memory.clone());
         Self { shared }
@@ -99,6 +108,20 @@ impl LayerMemory {
     /// that drops spans of the level TRACE.
     ///
     /// Each call gives a layer for one more subscriber.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    /// use tracing_subscriber::layer::SubscriberExt;
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    /// let subscriber = tracing_subscriber::registry().with(layers.layer());
+    /// tracing::subscriber::with_default(subscriber, || {
+    ///     tracing::trace_span!("mlp").in_scope(|| { /* the layer's forward pass */ });
+    /// });
+    /// assert_eq!(layers.report().rows[0].name(), "mlp");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn layer(&self) -> SpanLayer {
         SpanLayer {
             shared: self.shared.clone(),
@@ -107,6 +130,21 @@ impl LayerMemory {
     }
 
     /// Makes a subscriber with nothing but this the one of the process.
+    ///
+    /// ```standalone_crate
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    ///
+    /// fn main() -> candle_headroom::Result<()> {
+    ///     let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    ///     layers.install()?; // before the model is created
+    ///     tracing::trace_span!("mlp").in_scope(|| { /* the layer's forward pass */ });
+    ///     assert_eq!(layers.report().rows[0].name(), "mlp");
+    ///
+    ///     assert!(layers.install().unwrap_err().is_layers()); // a process has one subscriber
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// If the process has one already ([`is_layers`](crate::Error::is_layers)): add [`layer`](Self::layer) to that.
@@ -140,6 +178,25 @@ impl LayerMemory {
     }
 
     /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before a span was entered.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::layers::LayerMemory;
+    /// use tracing_subscriber::layer::SubscriberExt;
+    ///
+    /// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+    /// let subscriber = tracing_subscriber::registry().with(layers.layer());
+    /// tracing::subscriber::with_default(subscriber, || {
+    ///     layers.measure(|| {
+    ///         for _ in 0..2 {
+    ///             tracing::trace_span!("block").in_scope(|| { /* the layer's forward pass */ });
+    ///         }
+    ///     });
+    /// });
+    /// let names = layers.report().rows.iter().map(|row| row.name()).collect::<Vec<_>>();
+    /// assert!(names.contains(&"block.0".to_owned()) && names.contains(&"block.1".to_owned()));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn report(&self) -> LayerReport {
         let unit = self.shared.on_latest_thread(|tracker| {
             tracker.settle();
@@ -163,7 +220,21 @@ impl fmt::Debug for LayerMemory {
     }
 }
 
-/// A [`Layer`] for one subscriber, made by [`LayerMemory::layer`].
+/// A [`Layer`] for one subscriber, made by [`LayerMemory::layer`]. It reads the names of spans and when they are entered, left and closed,
+/// and ignores their fields and all events.
+///
+/// ```
+/// use candle_headroom::DeviceMemory;
+/// use candle_headroom::layers::{LayerMemory, SpanLayer};
+/// use tracing_subscriber::layer::SubscriberExt;
+///
+/// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+/// let layer: SpanLayer = layers.layer();
+/// let subscriber = tracing_subscriber::registry().with(layer);
+/// tracing::subscriber::with_default(subscriber, || tracing::trace_span!("mlp").in_scope(|| ()));
+/// assert!(!layers.report().is_empty());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SpanLayer {
     shared: Arc<Shared>,

@@ -11,6 +11,20 @@ use crate::error::{Holding, Phase};
 ///
 /// It is about one micro-batch, or update: the one with the highest use in a step. `{}` writes the folded table of the largest rows;
 /// [`table`](Self::table) any other.
+///
+/// ```
+/// # use candle_headroom::layers::{LayerReport, LayerRow};
+/// # let mut row = LayerRow::default();
+/// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+/// # row.calls = 1;
+/// # row.at_peak = Some(8 << 20);
+/// # let mut report = LayerReport::default();
+/// # report.peak = Some(10 << 20);
+/// # report.rows = vec![row];
+/// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+/// assert_eq!((report.rows[0].at_peak, report.peak), (Some(8 << 20), Some(10 << 20)));
+/// assert_eq!(report.attributed(), Some(0.8));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerReport {
@@ -25,6 +39,19 @@ pub struct LayerReport {
 }
 
 /// A layer, or something else that holds memory.
+///
+/// ```
+/// use candle_headroom::layers::LayerRow;
+///
+/// /// Bytes of activations of each call, on average.
+/// fn activations(row: &LayerRow) -> Option<i64> {
+///     Some(row.held? / row.calls as i64)
+/// }
+///
+/// let mut row = LayerRow::default(); // or one of `LayerReport::rows`
+/// (row.calls, row.held) = (4, Some(4096));
+/// assert_eq!(activations(&row), Some(1024));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerRow {
@@ -53,6 +80,22 @@ pub struct LayerRow {
 }
 
 /// What a [`LayerRow`] is.
+///
+/// ```
+/// # use candle_headroom::layers::{LayerReport, LayerRow};
+/// use candle_headroom::layers::RowKind;
+///
+/// # let mut row = LayerRow::default();
+/// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+/// # row.calls = 1;
+/// # row.at_peak = Some(8 << 20);
+/// # let mut report = LayerReport::default();
+/// # report.peak = Some(10 << 20);
+/// # report.rows = vec![row];
+/// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+/// let layers = report.rows.iter().filter(|row| row.kind == RowKind::Layer);
+/// assert_eq!(layers.count(), 1);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -70,6 +113,19 @@ pub enum RowKind {
 
 impl LayerRow {
     /// The names joined by dots, as in `model.block.3.mlp`; with the phase where it is not the forward pass.
+    ///
+    /// ```
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// # let mut row = LayerRow::default();
+    /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+    /// # row.calls = 1;
+    /// # row.at_peak = Some(8 << 20);
+    /// # let mut report = LayerReport::default();
+    /// # report.peak = Some(10 << 20);
+    /// # report.rows = vec![row];
+    /// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+    /// assert_eq!(report.rows[0].name(), "model.block.3");
+    /// ```
     pub fn name(&self) -> String {
         let name = self.spans.join(".");
         match (self.kind, self.phase) {
@@ -80,6 +136,15 @@ impl LayerRow {
     }
 
     /// Whether its bytes are known to belong to something. In the forward pass, what lies outside of layers does not.
+    ///
+    /// ```
+    /// use candle_headroom::layers::{LayerRow, RowKind};
+    ///
+    /// let mut row = LayerRow::default(); // of a layer
+    /// assert!(row.is_attributed());
+    /// row.kind = RowKind::Rest;
+    /// assert!(!row.is_attributed());
+    /// ```
     pub fn is_attributed(&self) -> bool {
         match self.kind {
             RowKind::Layer | RowKind::Held => true,
@@ -139,12 +204,31 @@ impl LayerReport {
 
     /// Whether no layer was seen: no span was entered, since none was created while the layer of
     /// [`LayerMemory`](super::LayerMemory) was installed.
+    ///
+    /// ```
+    /// use candle_headroom::layers::LayerReport;
+    ///
+    /// assert!(LayerReport::default().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.rows.iter().all(|row| row.kind != RowKind::Layer)
     }
 
     /// The share of the highest use that is known to belong to a layer, to a phase outside of layers, or to what a trainer holds; from 0
     /// to 1. `None` if memory is not counted.
+    ///
+    /// ```
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// # let mut row = LayerRow::default();
+    /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+    /// # row.calls = 1;
+    /// # row.at_peak = Some(8 << 20);
+    /// # let mut report = LayerReport::default();
+    /// # report.peak = Some(10 << 20);
+    /// # report.rows = vec![row];
+    /// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+    /// assert_eq!(report.attributed(), Some(0.8));
+    /// ```
     pub fn attributed(&self) -> Option<f64> {
         let attributed = self.rows.iter().filter(|row| row.is_attributed());
         let bytes: u64 = attributed.filter_map(|row| row.at_peak).sum();
@@ -153,6 +237,19 @@ impl LayerReport {
     }
 
     /// The report with numbered layers put together: `block.0.mlp`, `block.1.mlp` and so on become `block.*.mlp`.
+    ///
+    /// ```
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// # let mut row = LayerRow::default();
+    /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+    /// # row.calls = 1;
+    /// # row.at_peak = Some(8 << 20);
+    /// # let mut report = LayerReport::default();
+    /// # report.peak = Some(10 << 20);
+    /// # report.rows = vec![row];
+    /// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+    /// assert_eq!(report.folded().rows[0].name(), "model.block.*");
+    /// ```
     pub fn folded(&self) -> Self {
         let mut folded: Vec<LayerRow> = Vec::new();
         for row in &self.rows {

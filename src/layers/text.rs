@@ -21,6 +21,21 @@ impl LayerReport {
     /// calls with the layers within, number of calls, and host time without the layers within.
     ///
     /// On a GPU time is that of queuing the work.
+    ///
+    /// ```
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// # let mut row = LayerRow::default();
+    /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+    /// # row.calls = 1;
+    /// # row.at_peak = Some(8 << 20);
+    /// # let mut report = LayerReport::default();
+    /// # report.peak = Some(10 << 20);
+    /// # report.rows = vec![row];
+    /// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+    /// let table = report.table(20);
+    /// assert!(table.starts_with("highest use 10.0 MiB; 80.0 % attributed"));
+    /// assert!(table.ends_with("model.block.3"));
+    /// ```
     pub fn table(&self, count: usize) -> String {
         if self.is_empty() {
             return NOTHING_SEEN.to_owned();
@@ -113,6 +128,23 @@ fn time(time: Duration) -> String {
 }
 
 /// The meaning of a flame graph's widths.
+///
+/// ```
+/// # use candle_headroom::layers::{LayerReport, LayerRow};
+/// use candle_headroom::layers::FlameGraph;
+///
+/// # let mut row = LayerRow::default();
+/// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+/// # row.calls = 1;
+/// # row.at_peak = Some(8 << 20);
+/// # let mut report = LayerReport::default();
+/// # report.peak = Some(10 << 20);
+/// # report.rows = vec![row];
+/// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+/// assert_eq!(report.flame_graph(FlameGraph::Bytes)?, "model;block.3 8388608\n");
+/// assert!(report.flame_graph(FlameGraph::Time).is_err()); // no time was measured here
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FlameGraph {
@@ -127,6 +159,26 @@ impl LayerReport {
     /// The report as folded stacks, which tools draw as a flame graph: a line for each row, with the layers around it, the outermost
     /// first, and its bytes or microseconds, as in `forward;model;block.0 8388608`. Open the file in speedscope.app, or draw it with
     /// `inferno-flamegraph` or `flamegraph.pl`.
+    ///
+    /// ```
+    /// # use candle_headroom::layers::{LayerReport, LayerRow};
+    /// use candle_headroom::layers::FlameGraph;
+    ///
+    /// # let mut row = LayerRow::default();
+    /// # row.spans = vec!["model".to_owned(), "block.3".to_owned()];
+    /// # row.calls = 1;
+    /// # row.at_peak = Some(8 << 20);
+    /// # let mut report = LayerReport::default();
+    /// # report.peak = Some(10 << 20);
+    /// # report.rows = vec![row];
+    /// // `report` is from `LayerMemory::report`: `model.block.3` held 8 MiB of 10 MiB.
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let stacks = report.flame_graph(FlameGraph::Bytes)?;
+    /// assert_eq!(stacks, "model;block.3 8388608\n");
+    /// std::fs::write(folder.join("layers.folded"), stacks).unwrap();
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] if there is nothing to draw: no layer was seen or, for bytes, memory is not counted.

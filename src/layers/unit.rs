@@ -11,6 +11,23 @@ use crate::batch::Task;
 use crate::error::Holding;
 
 /// The work that a report is about.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::layers::LayerMemory;
+/// use candle_headroom::{DeviceMemory, process_batches};
+/// use tracing_subscriber::layer::SubscriberExt;
+///
+/// let layers = LayerMemory::new(&DeviceMemory::host().open()?);
+/// let subscriber = tracing_subscriber::registry().with(layers.layer());
+/// let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+/// tracing::subscriber::with_default(subscriber, || {
+///     process_batches(&x, 8, |x| tracing::trace_span!("model").in_scope(|| x.sqr()))
+/// })?;
+/// let work = layers.report().work.expect("a micro-batch");
+/// assert_eq!((work.step, work.samples), (0, 8));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Work {

@@ -40,6 +40,18 @@ pub struct TrackingAllocator<A = System> {
 
 impl TrackingAllocator<System> {
     /// Wraps the system's allocator.
+    ///
+    /// ```standalone_crate
+    /// use candle_headroom::{DeviceMemory, TrackingAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+    ///
+    /// fn main() -> candle_headroom::Result<()> {
+    ///     assert!(DeviceMemory::host().open()?.in_use().is_some());
+    ///     Ok(())
+    /// }
+    /// ```
     pub const fn system() -> Self {
         Self::new(System)
     }

@@ -176,6 +176,17 @@ impl DeviceMemory {
     ///
     /// On a GPU these are the tensors of the pool, not what other libraries hold. It is cheap enough for every micro-batch: nothing waits
     /// for the device.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// match memory.in_use() {
+    ///     Some(bytes) => println!("{bytes} bytes are in use"),
+    ///     None => assert_eq!(memory.stats().peak, None), // nothing counts
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn in_use(&self) -> Option<u64> {
         self.shared.backing.usage().in_use
     }
@@ -332,6 +343,24 @@ impl DeviceMemory {
 /// The peak of a device's memory since the scope's creation; from [`DeviceMemory::peak_scope`].
 ///
 /// Scopes may nest and overlap, in one thread or several; each measures the whole process's use of the device.
+///
+/// ```standalone_crate
+/// use candle_headroom::memory::PeakScope;
+/// use candle_headroom::{DeviceMemory, TrackingAllocator};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+///
+/// fn main() -> candle_headroom::Result<()> {
+///     let memory = DeviceMemory::host().open()?;
+///     let took = |scope: &PeakScope| scope.peak().unwrap() - scope.start().unwrap();
+///     let whole = memory.peak_scope();
+///     drop(vec![1u8; 4 << 20]);
+///     let later = memory.peak_scope(); // does not see what was freed before
+///     assert!(took(&whole) >= 4 << 20 && took(&later) < 4 << 20);
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "a scope that is dropped at once measures nothing"]
 pub struct PeakScope {
@@ -363,6 +392,15 @@ impl PeakScope {
     ///
     /// It is the use of the whole process on the device, what was held before included: subtract [`start`](Self::start) for what the
     /// work took. On the host it is exact within [`PEAK_ERROR`](super::PEAK_ERROR) bytes. It may be read several times.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let scope = DeviceMemory::host().open()?.peak_scope();
+    /// // Both are known, or neither is, as in this program without a tracking allocator.
+    /// assert_eq!((scope.start(), scope.peak()), (None, None));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn peak(&self) -> Option<u64> {
         self.memory.collect_peak();
         self.start.map(|_| self.highest.load(Relaxed))

@@ -27,6 +27,14 @@ static HOST: LazyLock<DeviceMemory> =
 ///
 /// A limit needs a [`TrackingAllocator`](super::TrackingAllocator). It is soft: allocations over it succeed, and trainers make the
 /// micro-batch smaller when the use has gone over it. [`DeviceMemory`] has an example.
+///
+/// ```
+/// use candle_headroom::DeviceMemory;
+///
+/// let memory = DeviceMemory::host().return_freed().open()?;
+/// assert!(memory.device().is_cpu());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "call `open()`"]
 pub struct HostMemoryBuilder {
@@ -38,6 +46,15 @@ impl DeviceMemory {
     /// This process's memory on the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
     ///
     /// Without that allocator the handle opens only without a limit, and its counts are `None`.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// assert!(memory.device().is_cpu());
+    /// assert_eq!(memory.in_use(), None); // this program has no tracking allocator
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn host() -> HostMemoryBuilder {
         HostMemoryBuilder::default()
     }
@@ -45,6 +62,20 @@ impl DeviceMemory {
 
 impl HostMemoryBuilder {
     /// Limits the process's use; unlimited by default. It counts all live bytes of the process, not candle's alone.
+    ///
+    /// ```standalone_crate
+    /// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+    ///
+    /// fn main() -> candle_headroom::Result<()> {
+    ///     let memory = DeviceMemory::host().limit(ByteSize::gib(1)).open()?;
+    ///     assert_eq!(memory.limit(), Some(1 << 30));
+    ///     assert_eq!(memory.would_fit(2 << 30), Some(false));
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
@@ -55,12 +86,32 @@ impl HostMemoryBuilder {
     /// Otherwise, from the first open with the tracking allocator until the process ends, glibc keeps freed blocks of up to 32 MiB for
     /// reuse, as a GPU's pool does with [`Growth::OnDemand`](super::Growth::OnDemand); [`DeviceMemory::trim`] returns them. A limit counts
     /// live bytes either way. Once memory is kept, this changes nothing. Other allocators and systems are never changed.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::host().return_freed().open()?;
+    /// memory.trim()?; // nothing is kept that it could return
+    /// assert_eq!(memory.limit(), None);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn return_freed(mut self) -> Self {
         self.returns_freed = true;
         self
     }
 
     /// Opens the host's memory.
+    ///
+    /// ```
+    /// use candle_headroom::{ByteSize, DeviceMemory};
+    ///
+    /// let memory = DeviceMemory::host().open()?;
+    /// let same = DeviceMemory::host().open()?; // another handle
+    /// assert_eq!(memory.limit(), same.limit());
+    /// // A limit needs the tracking allocator, which this program does not have.
+    /// assert!(DeviceMemory::host().limit(ByteSize::gib(1)).open().unwrap_err().is_memory());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MemoryError`] for a limit without the tracking allocator or below the present use; otherwise

@@ -167,6 +167,14 @@ pub struct MemoryStats {
 }
 
 /// How a limit is enforced.
+///
+/// ```
+/// use candle_headroom::memory::{Enforcement, MemoryStats};
+///
+/// let mut stats = MemoryStats::default();
+/// (stats.limit, stats.enforcement) = (Some(8 << 30), Some(Enforcement::Soft));
+/// assert_eq!(stats.to_string(), "in use n/a, peak n/a, soft limit 8.0 GiB");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
@@ -181,6 +189,15 @@ impl MemoryStats {
     ///
     /// Right after a large tensor was dropped this is memory ready for the next one. If it stays large while allocations fail, it lies in
     /// pieces, and [`recover`](super::recover) or [`trim`](super::DeviceMemory::trim) gives it back.
+    ///
+    /// ```
+    /// use candle_headroom::memory::MemoryStats;
+    ///
+    /// let mut stats = MemoryStats::default();
+    /// assert_eq!(stats.fragmentation(), None);
+    /// (stats.in_use, stats.reserved) = (Some(3 << 30), Some(5 << 30));
+    /// assert_eq!(stats.fragmentation(), Some(2 << 30));
+    /// ```
     pub fn fragmentation(&self) -> Option<u64> {
         Some(self.reserved?.saturating_sub(self.in_use?))
     }

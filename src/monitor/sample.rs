@@ -12,6 +12,17 @@ macro_rules! sample {
         /// The state of one GPU, or of the host, at one time. A value that is not known is `None`, never 0.
         ///
         /// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …`.
+        ///
+        /// ```
+        /// use candle_headroom::Monitor;
+        /// use candle_headroom::monitor::Sample;
+        ///
+        /// let monitor = Monitor::builder().start()?;
+        /// let host: Sample = *monitor.latest().last().expect("the host's");
+        /// println!("{host}");
+        /// assert_eq!(host.temperature, None); // only GPUs have one
+        /// # Ok::<(), candle_headroom::Error>(())
+        /// ```
         #[derive(Debug, Clone, Copy, PartialEq)]
         #[non_exhaustive]
         pub struct Sample {
@@ -92,6 +103,17 @@ pub(crate) fn unix_milliseconds(time: SystemTime) -> u64 {
 }
 
 /// Whether a source answers.
+///
+/// ```
+/// use candle_headroom::Monitor;
+/// use candle_headroom::monitor::Health;
+///
+/// let monitor = Monitor::builder().start()?;
+/// let host = monitor.latest().last().expect("the host's").health;
+/// assert_eq!(host, Health::Good);
+/// assert_eq!(Health::NeedsReset.to_string(), "needs reset");
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -132,16 +154,36 @@ pub struct HeldDown(u64);
 
 impl HeldDown {
     /// The bits that NVML's `nvmlDeviceGetCurrentClocksEventReasons` returns.
+    ///
+    /// ```
+    /// use candle_headroom::monitor::HeldDown;
+    ///
+    /// assert_eq!(HeldDown::from_bits(0x4).to_string(), "power limit");
+    /// assert_eq!(HeldDown::from_bits(0).to_string(), "nothing");
+    /// ```
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
     /// NVML's bits.
+    ///
+    /// ```
+    /// use candle_headroom::monitor::HeldDown;
+    ///
+    /// assert_eq!(HeldDown::from_bits(0x2040).bits(), 0x2040); // with bits that this crate does not know
+    /// ```
     pub fn bits(self) -> u64 {
         self.0
     }
 
     /// Whether one of the reasons is heat, a power brake or a hardware slowdown. A power cap is normal under load and does not count.
+    ///
+    /// ```
+    /// use candle_headroom::monitor::HeldDown;
+    ///
+    /// let [power_limit, too_hot] = [0x4, 0x40].map(HeldDown::from_bits);
+    /// assert!(!power_limit.is_harmful() && too_hot.is_harmful());
+    /// ```
     pub fn is_harmful(self) -> bool {
         nvml::clock_reasons(self.0).any(|(_, severity, _)| *severity >= Severity::Warning)
     }

@@ -32,6 +32,7 @@ use crate::output::LineFile;
 /// }
 ///
 /// let monitor = Monitor::builder().sink(Printed).start()?;
+/// assert_eq!(monitor.failed_writes(), 0);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
@@ -126,6 +127,17 @@ pub struct FileSink {
 }
 
 /// Options of a [`FileSink`]; from [`FileSink::json_lines`].
+///
+/// ```
+/// use candle_headroom::ByteSize;
+/// use candle_headroom::monitor::FileSink;
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let path = temporary.path().join("samples.jsonl");
+/// let sink = FileSink::json_lines(&path).rotate_at(ByteSize::mib(64)).open()?;
+/// assert!(path.exists());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call `open()`"]
 pub struct FileSinkBuilder {
@@ -135,6 +147,20 @@ pub struct FileSinkBuilder {
 
 impl FileSink {
     /// Options for a file at `path`.
+    ///
+    /// ```
+    /// use candle_headroom::Monitor;
+    /// use candle_headroom::monitor::{FileSink, SampleRecord};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("samples.jsonl");
+    /// let monitor = Monitor::builder().sink(FileSink::json_lines(&path).open()?).start()?;
+    /// drop(monitor);
+    /// let text = std::fs::read_to_string(&path).unwrap();
+    /// let first: SampleRecord = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    /// assert_eq!(first.index, 0); // of the first source
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn json_lines(path: impl Into<PathBuf>) -> FileSinkBuilder {
         FileSinkBuilder {
             path: path.into(),
@@ -145,12 +171,38 @@ impl FileSink {
 
 impl FileSinkBuilder {
     /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Unbounded by default.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::monitor::FileSink;
+    /// use candle_headroom::{ByteSize, Monitor};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("samples.jsonl");
+    /// let sink = FileSink::json_lines(&path).rotate_at(ByteSize::b(1)).open()?; // a line fills a file
+    /// let interval = Duration::from_millis(20);
+    /// let monitor = Monitor::builder().interval(interval).sink(sink).start()?;
+    /// while monitor.history(0).len() < 3 {
+    ///     std::thread::sleep(interval);
+    /// }
+    /// assert!(path.with_extension("jsonl.1").exists());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
         self.rotate_at = Some(size.as_u64());
         self
     }
 
     /// Opens or creates the file.
+    ///
+    /// ```
+    /// use candle_headroom::Error;
+    /// use candle_headroom::monitor::FileSink;
+    ///
+    /// let error = FileSink::json_lines("/no/such/folder/samples.jsonl").open().unwrap_err();
+    /// assert!(matches!(error, Error::Output(error) if error.target.ends_with("samples.jsonl")));
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] with the path.
@@ -279,6 +331,16 @@ pub struct MetricsSink {
 #[cfg(feature = "metrics")]
 impl MetricsSink {
     /// A sink for the program's recorder, which must be installed before the first sample.
+    ///
+    /// ```
+    /// use candle_headroom::Monitor;
+    /// use candle_headroom::monitor::MetricsSink;
+    ///
+    /// // After the program has installed its recorder.
+    /// let monitor = Monitor::builder().sink(MetricsSink::new()).start()?;
+    /// assert_eq!(monitor.failed_writes(), 0);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }

@@ -18,6 +18,15 @@ const ROOM: usize = 256;
 const ROUND: Duration = Duration::from_millis(500);
 
 /// A GPU, or the host.
+///
+/// ```
+/// use candle_headroom::monitor::Source;
+///
+/// let mut source = Source::default(); // or one of `Monitor::sources`
+/// source.name = "NVIDIA H100".to_owned();
+/// source.cuda = Some(0);
+/// assert_eq!(source.to_string(), "cuda:0 NVIDIA H100");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {

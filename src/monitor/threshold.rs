@@ -122,6 +122,22 @@ impl fmt::Display for Threshold {
 }
 
 /// A source crossed a threshold, or has recovered. Displayed as `cuda:0 NVIDIA H100: 85 °C`.
+///
+/// ```
+/// use std::sync::mpsc;
+///
+/// use candle_headroom::monitor::{Crossing, Threshold};
+/// use candle_headroom::{ByteSize, Monitor};
+///
+/// let (alarm, alarms) = mpsc::channel();
+/// let ring = move |crossing: &Crossing<'_>| {
+///     let _ = alarm.send((crossing.source.name.clone(), crossing.is_over));
+/// };
+/// let less = Threshold::MemoryFree(ByteSize::pib(2)); // on any machine
+/// let monitor = Monitor::builder().threshold(less, ring).start()?;
+/// assert!(alarms.try_iter().any(|alarm| alarm == ("host".to_owned(), true)));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Crossing<'a> {

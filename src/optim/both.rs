@@ -52,6 +52,21 @@ pub struct Both<A, B> {
 impl<A: Commit, B: Commit> Both<A, B> {
     /// Makes one optimizer of two, each with the name that its saved state gets.
     ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::Both;
+    ///
+    /// let sgd = |name: &str, var: &Var| Sgd::builder(vec![(name, var.clone())]).build();
+    /// let [a, b] = [Var::new(1f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?];
+    /// assert!(Both::new(("generator", sgd("a", &a)?), ("discriminator", sgd("b", &b)?)).is_ok());
+    ///
+    /// // Saved state would not tell them apart.
+    /// let error = Both::new(("gan", sgd("a", &a)?), ("gan", sgd("b", &b)?)).unwrap_err();
+    /// assert_eq!(error.to_string(), "both optimizers of `Both` have the name `gan`: give each its own");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A name that is empty or has a dot, one name for both, two parameters of one name, or an optimizer that divides its state among
     /// ranks ([`is_optimizer`](crate::Error::is_optimizer)); both have the same Var ([`is_parameter`](crate::Error::is_parameter)).
@@ -92,16 +107,55 @@ impl<A: Commit, B: Commit> Both<A, B> {
     }
 
     /// The first optimizer.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::optim::Both;
+    /// # use candle_headroom::{AdamW, Sgd};
+    /// # let (policy, value) = (Var::new(3f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?);
+    /// # let actor = AdamW::builder(vec![("policy", policy)]).learning_rate(1e-3).build()?;
+    /// # let critic = Sgd::builder(vec![("value", value)]).learning_rate(0.1).build()?;
+    /// let optimizer = Both::new(("actor", actor), ("critic", critic))?;
+    /// assert_eq!(optimizer.first().learning_rate(), 1e-3);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn first(&self) -> &A {
         &self.first
     }
 
     /// The second optimizer.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::optim::Both;
+    /// # use candle_headroom::{AdamW, Sgd};
+    /// # let (policy, value) = (Var::new(3f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?);
+    /// # let actor = AdamW::builder(vec![("policy", policy)]).learning_rate(1e-3).build()?;
+    /// # let critic = Sgd::builder(vec![("value", value)]).learning_rate(0.1).build()?;
+    /// let optimizer = Both::new(("actor", actor), ("critic", critic))?;
+    /// assert_eq!(optimizer.second().learning_rate(), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn second(&self) -> &B {
         &self.second
     }
 
-    /// Changes the optimizers, for example their learning rates or groups.
+    /// Changes the optimizers, for example their learning rates or groups, and returns what `change` returns.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use candle_headroom::optim::{Both, Commit, GroupOptions};
+    /// # use candle_headroom::{AdamW, Sgd};
+    /// # let (policy, value) = (Var::new(3f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?);
+    /// # let actor = AdamW::builder(vec![("policy", policy)]).learning_rate(1e-3).build()?;
+    /// # let critic = Sgd::builder(vec![("value", value)]).learning_rate(0.1).build()?;
+    ///
+    /// let mut optimizer = Both::new(("actor", actor), ("critic", critic))?;
+    /// optimizer.change(|_, critic| critic.set_group(0, GroupOptions::default().frozen(true)))?;
+    /// assert_eq!(optimizer.parameters()[0].name, "policy");
+    /// assert_eq!(optimizer.frozen()[0].name, "value");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn change<T>(&mut self, change: impl FnOnce(&mut A, &mut B) -> T) -> T {
         let changed = change(&mut self.first, &mut self.second);
         self.follow();
@@ -109,6 +163,19 @@ impl<A: Commit, B: Commit> Both<A, B> {
     }
 
     /// Returns the optimizers.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::optim::Both;
+    /// # use candle_headroom::{AdamW, Sgd};
+    /// # let (policy, value) = (Var::new(3f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?);
+    /// # let actor = AdamW::builder(vec![("policy", policy)]).learning_rate(1e-3).build()?;
+    /// # let critic = Sgd::builder(vec![("value", value)]).learning_rate(0.1).build()?;
+    /// let optimizer = Both::new(("actor", actor), ("critic", critic))?;
+    /// let (actor, critic) = optimizer.into_inner();
+    /// assert_eq!((actor.learning_rate(), critic.learning_rate()), (1e-3, 0.1));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_inner(self) -> (A, B) {
         (self.first, self.second)
     }

@@ -5,6 +5,19 @@ use super::{Parameter, Shard, StateDict};
 use crate::error::{Error, Remedy, Result, invalid};
 
 /// What became of an update; from [`Commit::commit`].
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::Sgd;
+/// use candle_headroom::optim::{Commit, Committed};
+///
+/// let w = Var::new(0f32, &Device::Cpu)?;
+/// let mut optimizer = Sgd::builder(vec![w.clone()]).skip_non_finite().build()?;
+/// assert_eq!(optimizer.commit(&w.sqr()?.backward()?)?, Committed::Applied);
+/// // The slope of a square root is infinite at 0.
+/// assert_eq!(optimizer.commit(&w.sqrt()?.backward()?)?, Committed::Skipped);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Committed {

@@ -50,6 +50,19 @@ pub struct Ema<O> {
 impl<O: Commit> Ema<O> {
     /// Averages the parameters of an optimizer. `decay` is usually 0.99 to 0.9999: an average reaches back about 1 / (1 − decay) steps.
     ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::{Commit, Ema};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.25).build()?;
+    /// let mut optimizer = Ema::new(sgd, 0.5)?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?; // from 3 to 1.5
+    /// assert_eq!(optimizer.averages()?["w"].to_scalar::<f32>()?, 2.25); // 0.5 · 3 + 0.5 · 1.5
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A decay that is not at least 0 and below 1, or an optimizer that divides its state among ranks
     /// ([`is_optimizer`](Error::is_optimizer)); and errors from copying.
@@ -68,21 +81,76 @@ impl<O: Commit> Ema<O> {
     }
 
     /// The wrapped optimizer.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::{Commit, Ema};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.25).build()?;
+    /// let mut optimizer = Ema::new(sgd, 0.999)?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?;
+    /// assert_eq!(optimizer.optimizer().progress()?.steps, 1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer(&self) -> &O {
         &self.optimizer
     }
 
     /// The wrapped optimizer, for example to set its learning rate.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::Ema;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.25).build()?;
+    /// let mut optimizer = Ema::new(sgd, 0.999)?;
+    /// optimizer.optimizer_mut().set_learning_rate(0.125);
+    /// assert_eq!(optimizer.optimizer().learning_rate(), 0.125);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer
     }
 
     /// Returns the wrapped optimizer and drops the averages.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::Ema;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.25).build()?;
+    /// let optimizer = Ema::new(sgd, 0.999)?;
+    /// let sgd = optimizer.into_inner();
+    /// assert_eq!(sgd.learning_rate(), 0.25);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_inner(self) -> O {
         self.optimizer
     }
 
     /// Copies of the averages in their parameters' types, by name, for example to save the averaged model.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Ema;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("averaged.safetensors");
+    /// let w = Var::ones((2, 3), DType::BF16, &Device::Cpu)?;
+    /// let adamw = AdamW::builder(vec![("w", w)]).build()?;
+    /// let optimizer = Ema::new(adamw, 0.999)?;
+    /// candle_core::safetensors::save(&optimizer.averages()?, &path)?;
+    /// let saved = candle_core::safetensors::load(&path, &Device::Cpu)?;
+    /// assert_eq!((saved["w"].dims(), saved["w"].dtype()), (&[2, 3][..], DType::BF16));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Errors from copying.
@@ -99,6 +167,20 @@ impl<O: Commit> Ema<O> {
 
     /// Runs `work`, such as an evaluation, with the averages in place of the parameters, and puts the parameters back, also after an
     /// error or a panic. Meanwhile a copy of the parameters takes memory. Other threads see the averages too.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::{Commit, Ema};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.25).build()?;
+    /// let mut optimizer = Ema::new(sgd, 0.5)?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?; // from 3 to 1.5
+    /// let seen = optimizer.with_averages(|| Ok(w.to_scalar::<f32>()?))?;
+    /// assert_eq!((seen, w.to_scalar::<f32>()?), (2.25, 1.5));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `work`, and errors from copying: if they come before `work`, nothing has changed.

@@ -43,6 +43,21 @@ impl<O: Optimizer> Foreign<O> {
     /// Wraps an optimizer; `vars` are the Vars that it was made with. Integer Vars are skipped, as candle's optimizers do: they are not
     /// saved with the model either, unless a trainer has them as [buffers](crate::train::AdaptiveTrainerBuilder::buffers). The parameters
     /// of a frozen group are saved and not updated. The group's other options have no effect.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom::Foreign;
+    /// use candle_headroom::optim::Commit;
+    /// use candle_nn::{Optimizer, ParamsAdamW, VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let adamw = candle_nn::AdamW::new(varmap.all_vars(), ParamsAdamW::default())?;
+    /// let optimizer = Foreign::new(adamw, &varmap);
+    /// let names = optimizer.parameters().iter().map(|parameter| parameter.name.as_str());
+    /// assert!(names.eq(["bias", "weight"]));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new(optimizer: O, vars: impl Into<Group>) -> Self {
         let group: Group = vars.into();
         let is_frozen = group.options.frozen;
@@ -61,6 +76,21 @@ impl<O: Optimizer> Foreign<O> {
     /// that is not finite. Each update then waits for the device, and takes memory for the scaled gradients. Norms are computed in f32
     /// (f64 for f64 gradients).
     ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Foreign;
+    /// use candle_headroom::optim::Commit;
+    /// use candle_nn::{Optimizer, SGD};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+    /// let mut optimizer = Foreign::new(sgd, vec![w.clone()]).clip_norm(1.)?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?; // a gradient of 6 counts as one of 1
+    /// assert!((w.to_scalar::<f32>()? - 2.9).abs() < 1e-5);
+    /// assert_eq!(optimizer.gradient_norm(), Some(6.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// For a norm that is not finite and above 0 ([`is_optimizer`](crate::Error::is_optimizer)).
     pub fn clip_norm(mut self, norm: f64) -> Result<Self> {
@@ -70,26 +100,90 @@ impl<O: Optimizer> Foreign<O> {
     }
 
     /// The wrapped optimizer.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Foreign;
+    /// use candle_nn::{Optimizer, SGD};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+    /// let optimizer = Foreign::new(sgd, vec![w]);
+    /// assert_eq!(optimizer.optimizer().learning_rate(), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer(&self) -> &O {
         &self.optimizer
     }
 
-    /// The wrapped optimizer.
+    /// The wrapped optimizer, for example to change its hyper-parameters.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Foreign;
+    /// use candle_nn::{Optimizer, ParamsAdamW};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let adamw = candle_nn::AdamW::new(vec![w.clone()], ParamsAdamW::default())?;
+    /// let mut optimizer = Foreign::new(adamw, vec![w]);
+    /// let params = ParamsAdamW { weight_decay: 0., ..ParamsAdamW::default() };
+    /// optimizer.optimizer_mut().set_params(params);
+    /// assert_eq!(optimizer.optimizer().params().weight_decay, 0.);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer
     }
 
     /// The learning rate.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Foreign;
+    /// use candle_nn::{Optimizer, SGD};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+    /// assert_eq!(Foreign::new(sgd, vec![w]).learning_rate(), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn learning_rate(&self) -> f64 {
         self.optimizer.learning_rate()
     }
 
     /// Sets the learning rate, as a schedule does before each update.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::{Foreign, LearningRate};
+    /// use candle_nn::{Optimizer, SGD};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+    /// let mut optimizer = Foreign::new(sgd, vec![w]);
+    /// let schedule = LearningRate::builder(0.1).linear(100).build()?;
+    /// optimizer.set_learning_rate(schedule.at(100));
+    /// assert_eq!(optimizer.learning_rate(), 0.);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn set_learning_rate(&mut self, learning_rate: f64) {
         self.optimizer.set_learning_rate(learning_rate);
     }
 
     /// Returns the wrapped optimizer.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Foreign;
+    /// use candle_nn::{Optimizer, SGD};
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+    /// let optimizer = Foreign::new(sgd, vec![w]);
+    /// let sgd: SGD = optimizer.into_inner();
+    /// assert_eq!(sgd.learning_rate(), 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_inner(self) -> O {
         self.optimizer
     }

@@ -13,6 +13,18 @@ use crate::error::Result;
 use crate::names::Patterns;
 
 /// A Var that an optimizer updates, and its name.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::AdamW;
+/// use candle_headroom::optim::Commit;
+///
+/// let [a, b] = [Var::new(1f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?];
+/// let optimizer = AdamW::builder(vec![("encoder.weight", a)]).group(vec![b]).build()?;
+/// let names = optimizer.parameters().iter().map(|parameter| parameter.name.as_str());
+/// assert!(names.eq(["encoder.weight", "1"])); // the second has no name
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Parameter {
@@ -24,6 +36,16 @@ pub struct Parameter {
 
 impl Parameter {
     /// A named Var.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::optim::Parameter;
+    ///
+    /// let weight = Var::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// let parameter = Parameter::new("encoder.weight", weight);
+    /// assert_eq!((parameter.name.as_str(), parameter.var.dims()), ("encoder.weight", &[2, 3][..]));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new(name: impl Into<String>, var: Var) -> Self {
         Self {
             name: name.into(),
@@ -92,19 +114,58 @@ impl Default for GroupOptions {
 }
 
 impl GroupOptions {
-    /// Sets [`learning_rate_factor`](Self::learning_rate_factor).
+    /// Sets [`learning_rate_factor`](Self::learning_rate_factor), which is at least 0. With 0 the parameters do not move, and
+    /// their moments go on.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::GroupOptions;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::builder(vec![w]).learning_rate(1e-3).build()?;
+    /// optimizer.set_group(0, GroupOptions::default().learning_rate_factor(0.1))?; // now 1e-4
+    /// assert_eq!(optimizer.groups()[0].learning_rate_factor, 0.1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn learning_rate_factor(mut self, factor: f64) -> Self {
         self.learning_rate_factor = factor;
         self
     }
 
-    /// Sets [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), which is at least 0.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::GroupOptions;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::builder(vec![w]).learning_rate(1e-3).build()?;
+    /// optimizer.set_group(0, GroupOptions::default().weight_decay(0.))?;
+    /// assert_eq!(optimizer.groups()[0].weight_decay, Some(0.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = Some(weight_decay);
         self
     }
 
     /// Sets [`frozen`](Self::frozen).
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::{Commit, GroupOptions};
+    ///
+    /// let [encoder, head] = [Var::new(1f32, &Device::Cpu)?, Var::new(2f32, &Device::Cpu)?];
+    /// let builder = AdamW::builder(vec![("encoder", encoder)]).group(vec![("head", head)]);
+    /// let mut optimizer = builder.build()?;
+    /// optimizer.set_group(0, GroupOptions::default().frozen(true))?;
+    /// assert_eq!(optimizer.frozen()[0].name, "encoder");
+    /// assert_eq!(optimizer.state_bytes(), 8); // two moments of `head`
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn frozen(self, frozen: bool) -> Self {
         Self { frozen, ..self }
     }
@@ -117,6 +178,19 @@ impl GroupOptions {
 }
 
 /// How an optimizer keeps its moments; for [`FusedBuilder::moments`](super::FusedBuilder::moments).
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom::AdamW;
+/// use candle_headroom::optim::Moments;
+///
+/// let w = Var::zeros(4096, DType::F32, &Device::Cpu)?;
+/// let build = |moments: Moments| AdamW::builder(vec![w.clone()]).moments(moments).build();
+/// assert_eq!(build(Moments::Float(DType::F32))?.state_bytes(), 2 * 4 * 4096);
+/// assert_eq!(build(Moments::Float(DType::BF16))?.state_bytes(), 2 * 2 * 4096);
+/// assert_eq!(build(Moments::EightBit)?.state_bytes(), 2 * (4096 + 4 * 16)); // 16 blocks
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Moments {
@@ -141,19 +215,61 @@ impl From<DType> for Moments {
 }
 
 impl Group {
-    /// Sets the factor on the optimizer's learning rate.
+    /// Sets the factor on the optimizer's learning rate, at least 0.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::{Commit, Group};
+    ///
+    /// let [encoder, head] = [Var::new(3f32, &Device::Cpu)?, Var::new(3f32, &Device::Cpu)?];
+    /// let slower = Group::from(vec![("encoder", encoder.clone())]).learning_rate_factor(0.5);
+    /// let builder = Sgd::builder(vec![("head", head.clone())]).group(slower);
+    /// let mut optimizer = builder.learning_rate(0.25).build()?;
+    /// optimizer.commit(&(encoder.sqr()? + head.sqr()?)?.backward()?)?;
+    /// assert_eq!(head.to_scalar::<f32>()?, 1.5); // 3 − 0.25 · 6
+    /// assert_eq!(encoder.to_scalar::<f32>()?, 2.25); // 3 − 0.125 · 6
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn learning_rate_factor(mut self, factor: f64) -> Self {
         self.options.learning_rate_factor = factor;
         self
     }
 
-    /// Sets a weight decay for these parameters.
+    /// Sets a weight decay for these parameters, at least 0, in place of the optimizer's.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    ///
+    /// let [weight, bias] = [Var::new(1f32, &Device::Cpu)?, Var::new(0f32, &Device::Cpu)?];
+    /// let biases = Group::from(vec![("bias", bias)]).weight_decay(0.);
+    /// let builder = AdamW::builder(vec![("weight", weight)]).weight_decay(0.1);
+    /// let optimizer = builder.group(biases).build()?;
+    /// let own = optimizer.groups().iter().map(|group| group.weight_decay);
+    /// assert!(own.eq([None, Some(0.)])); // `None`: the optimizer's 0.1
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.options.weight_decay = Some(weight_decay);
         self
     }
 
     /// Freezes these parameters until [`Fused::set_group`](super::Fused::set_group) thaws them.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::{Commit, Group};
+    ///
+    /// let [base, adapter] = [Var::new(1f32, &Device::Cpu)?, Var::new(0f32, &Device::Cpu)?];
+    /// let base = Group::from(vec![("base", base)]).frozen();
+    /// let optimizer = AdamW::builder(vec![("adapter", adapter)]).group(base).build()?;
+    /// let trained = optimizer.parameters().iter().map(|parameter| parameter.name.as_str());
+    /// assert!(trained.eq(["adapter"]));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn frozen(mut self) -> Self {
         self.options.frozen = true;
         self
@@ -161,6 +277,20 @@ impl Group {
 
     /// Keeps the moments of these parameters so, whatever [`FusedBuilder::moments`](super::FusedBuilder::moments) says: those of an
     /// embedding in `DType::F32`, for example, beside others in 8 bits. State that is loaded does not change it.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::{Group, Moments};
+    ///
+    /// let embedding = Var::zeros(4096, DType::F32, &Device::Cpu)?;
+    /// let w = Var::zeros(4096, DType::F32, &Device::Cpu)?;
+    /// let embedding = Group::from(vec![("embedding", embedding)]).moments(DType::F32);
+    /// let builder = AdamW::builder(vec![("w", w)]).moments(Moments::EightBit);
+    /// let optimizer = builder.group(embedding).build()?;
+    /// assert_eq!(optimizer.state_bytes(), 2 * (4096 + 4 * 16) + 2 * 4 * 4096);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
         self.moments = Some(moments.into());
         self

@@ -1,4 +1,20 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
+//!
+//! [`AdamW`], [`Adam`], [`Sgd`] and [`Lion`] are the rules of PyTorch and of the papers in one implementation, [`Fused`]. It guarantees:
+//!
+//! - **An update is atomic.** [`Commit::commit`] checks shapes, types, devices and the learning rate before it changes the first parameter.
+//!   After an error parameters, state and counters are what they were, and the update can be tried again. The exceptions are a lost device
+//!   and a panic in a thread of the update.
+//! - **An update allocates nothing**, so it cannot run out of memory. [`build`](FusedBuilder::build) allocates all state, and
+//!   [`Fused::set_group`] that of a group it thaws.
+//! - **A gradient that is not finite changes nothing**, if clipping by norm, a loss scale or `skip_non_finite` is on: the step is skipped and
+//!   counted in [`Progress`].
+//! - **State belongs to names.** Names of parameters are distinct, and [`StateDict`] has each tensor under the parameter's name and
+//!   PyTorch's name for it, so a state fits whatever the order of the parameters. Only Vars without a name are known by their place.
+//!
+//! [`Commit`] is all that a trainer asks of an optimizer. [`Foreign`] implements it for candle's own optimizers, which cannot give these
+//! guarantees: they update Var by Var, allocate as they go, and their state is not saved. [`Both`] makes one optimizer of two, [`Ema`] adds
+//! averages of the parameters, and [`LearningRate`] is a function of the step.
 
 mod blend;
 mod both;
@@ -64,6 +80,18 @@ pub type AdamW = Fused<ParamsAdamW>;
 /// Adam (Kingma & Ba 2014, arXiv 1412.6980), with an L2 penalty, as in PyTorch.
 ///
 /// As [`AdamW`] with λ = 0 and the gradient g + λ·p, so that the penalty is divided by √v too.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::optim::{Adam, Commit};
+///
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// let mut optimizer = Adam::builder(vec![w.clone()]).learning_rate(0.1).build()?;
+/// optimizer.commit(&w.sqr()?.backward()?)?;
+/// // The first step has the length of the learning rate, as AdamW's.
+/// assert!((w.to_scalar::<f32>()? - 2.9).abs() < 1e-5);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub type Adam = Fused<ParamsAdam>;
 
 /// Stochastic gradient descent with momentum, Nesterov momentum and an L2 penalty, as in PyTorch.

@@ -12,6 +12,24 @@ use super::cpu::{Elementwise, Real};
 use crate::error::{Result, invalid};
 
 /// An optimizer's hyper-parameters, whose type names its update rule. Only this crate implements it.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::Result;
+/// use candle_headroom::optim::{Algorithm, Commit, Fused, ParamsLion, ParamsSgd};
+///
+/// /// Minimizes w² by one step, with any fused optimizer.
+/// fn step<A: Algorithm>(params: A) -> Result<f32> {
+///     let w = Var::new(3f32, &Device::Cpu)?;
+///     let mut optimizer = Fused::builder(vec![w.clone()]).params(params).learning_rate(0.25).build()?;
+///     optimizer.commit(&w.sqr()?.backward()?)?;
+///     Ok(w.to_scalar::<f32>()?)
+/// }
+///
+/// assert_eq!(step(ParamsSgd::default())?, 1.5); // 3 − 0.25 · 6
+/// assert_eq!(step(ParamsLion::default())?, 2.75); // 3 − 0.25
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub trait Algorithm: Rule {}
 
 /// An update rule, and its hyper-parameters.
@@ -137,6 +155,17 @@ macro_rules! hyper_parameters {
 }
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::optim::{Adam, ParamsAdam};
+///
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// let params = ParamsAdam { beta2: 0.98, eps: 1e-9, ..ParamsAdam::default() };
+/// let optimizer = Adam::builder(vec![w]).params(params).build()?;
+/// assert_eq!((optimizer.learning_rate(), optimizer.params().beta2), (1e-3, 0.98));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsAdam {
     /// Learning rate.
@@ -273,6 +302,18 @@ fn power(base: f64, mut exponent: u64) -> f64 {
 }
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::optim::{Lion, ParamsLion};
+///
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// // For a model that AdamW trains with a rate of 3e-4 and a decay of 0.1.
+/// let params = ParamsLion { lr: 3e-5, weight_decay: 1., ..ParamsLion::default() };
+/// let optimizer = Lion::builder(vec![w]).params(params).build()?;
+/// assert_eq!((optimizer.learning_rate(), optimizer.params().beta2), (3e-5, 0.99));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsLion {
     /// Learning rate. The authors advise a tenth to a third of AdamW's.
@@ -352,6 +393,19 @@ fn sign<C: Real>(value: C) -> C {
 }
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::Sgd;
+/// use candle_headroom::optim::{Commit, ParamsSgd};
+///
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// let params = ParamsSgd { lr: 0.25, momentum: 0.5, nesterov: true, ..ParamsSgd::default() };
+/// let mut optimizer = Sgd::builder(vec![w.clone()]).params(params).build()?;
+/// optimizer.commit(&w.sqr()?.backward()?)?;
+/// assert_eq!(w.to_scalar::<f32>()?, 0.75); // 3 − 0.25 · (6 + 0.5 · 6)
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsSgd {
     /// Learning rate.

@@ -43,6 +43,14 @@ enum Shape {
 
 impl LearningRate {
     /// A schedule with this highest learning rate; constant if no other shape is chosen.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(3e-4).build()?;
+    /// assert_eq!((schedule.at(0), schedule.at(1_000_000)), (3e-4, 3e-4));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(peak: f64) -> LearningRateBuilder {
         LearningRateBuilder(Self {
             peak,
@@ -53,6 +61,16 @@ impl LearningRate {
     }
 
     /// The learning rate of a step, counted from 0.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).warm_up(9).cosine(100).build()?;
+    /// assert_eq!(schedule.at(0), 0.1); // the first of 9 steps up, which end at 0.9
+    /// assert_eq!(schedule.at(9), 1.);
+    /// assert_eq!([100, 5000].map(|step| schedule.at(step)), [0., 0.]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn at(&self, step: u64) -> f64 {
         let Some(step) = step.checked_sub(self.warm_up) else {
             return self.peak * (step as f64 + 1.) / (self.warm_up as f64 + 1.);
@@ -77,6 +95,16 @@ impl LearningRate {
 }
 
 /// Builds a [`LearningRate`]; from [`LearningRate::builder`].
+///
+/// There is one shape after the warm-up: of [`cosine`](Self::cosine), [`linear`](Self::linear) and [`steps`](Self::steps) the last call counts.
+///
+/// ```
+/// use candle_headroom::LearningRate;
+///
+/// let schedule = LearningRate::builder(1.).warm_up(4).steps(10, 0.1).build()?;
+/// assert_eq!([0, 4, 14].map(|step| schedule.at(step)), [0.2, 1., 0.1]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `build()`"]
 pub struct LearningRateBuilder(LearningRate);
@@ -124,6 +152,14 @@ impl LearningRateBuilder {
     }
 
     /// The lowest rate after the warm-up; 0 by default.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let schedule = LearningRate::builder(1.).linear(100).floor(0.25).build()?;
+    /// assert_eq!((schedule.at(50), schedule.at(100)), (0.625, 0.25));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn floor(self, floor: f64) -> Self {
         Self(LearningRate { floor, ..self.0 })
     }
@@ -143,6 +179,14 @@ impl LearningRateBuilder {
     }
 
     /// Builds the schedule.
+    ///
+    /// ```
+    /// use candle_headroom::LearningRate;
+    ///
+    /// let error = LearningRate::builder(1e-3).floor(1e-2).build().unwrap_err();
+    /// assert!(error.is_optimizer());
+    /// assert_eq!(error.to_string(), "`floor` of LearningRate must be at most the peak, got 0.01");
+    /// ```
     ///
     /// # Errors
     /// If a rate or the factor is negative or not finite, the floor is above the peak, or `every` is 0

@@ -31,7 +31,9 @@ use crate::files::replace;
 /// let mut optimizer = AdamW::builder(&varmap).build()?;
 /// # let path = std::env::temp_dir().join(format!("candle-headroom-{}.safetensors", std::process::id()));
 /// optimizer.state()?.save(&path)?;
-/// optimizer.load_state(&StateDict::load(&path)?)?;
+/// let state = StateDict::load(&path)?;
+/// assert_eq!(state.tensors["weight.exp_avg"].dims(), [2, 4]); // as the parameter `weight`
+/// optimizer.load_state(&state)?;
 /// # std::fs::remove_file(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -46,6 +48,21 @@ pub struct StateDict {
 impl StateDict {
     /// Writes a safetensors file, with the text in its metadata. The file appears under its name when it is complete; until then
     /// the old file stays. It keeps the mode of the old file, and a symbolic link is followed. Several processes may save to one path.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::optim::StateDict;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("optimizer.safetensors");
+    /// let mut state = StateDict::default(); // or `optimizer.state()?`
+    /// let zeros = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// state.tensors.insert("w.exp_avg".to_owned(), zeros);
+    /// state.metadata.insert("note".to_owned(), "after epoch 3".to_owned());
+    /// state.save(&path)?;
+    /// assert_eq!(StateDict::load(&path)?.metadata["note"], "after epoch 3");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Errors from candle, with the error of the file system: a full disk, or a limit on the size of files (`ulimit -f`). A path that names
@@ -73,6 +90,22 @@ impl StateDict {
     }
 
     /// Reads a safetensors file: one that [`save`](Self::save) wrote, or PyTorch's state by the same names.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::{Commit, StateDict};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("optimizer.safetensors");
+    /// let w = Var::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::builder(vec![("w", w)]).build()?;
+    /// optimizer.state()?.save(&path)?;
+    /// let state = StateDict::load(&path)?;
+    /// assert_eq!(state.tensors["w.exp_avg_sq"].dims(), [2, 3]);
+    /// optimizer.load_state(&state)?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Errors from candle, if the file cannot be read or is no safetensors file.
@@ -162,6 +195,29 @@ impl StateDict {
     /// Puts the states of all ranks of a sharded optimizer together, in any order: to the state that one process without sharding would
     /// have. Any number of ranks can load it, and so can an optimizer that is not sharded. A single state that is whole is returned as it
     /// is. Parameters of which no rank owns an element get new state.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Var};
+    /// # use candle_headroom::AdamW;
+    /// # use candle_headroom::optim::{Commit, Shard};
+    /// use candle_headroom::optim::StateDict;
+    ///
+    /// # let mut ranks = Vec::new();
+    /// # for rank in 0..2 {
+    /// #     let w = Var::ones(1024, DType::F32, &Device::Cpu)?;
+    /// #     let mut optimizer = AdamW::builder(vec![("w", w.clone())]).sharded().build()?;
+    /// #     let mut shard = Shard::of(optimizer.parameters());
+    /// #     shard.own(&w, rank * 512..(rank + 1) * 512);
+    /// #     optimizer.shard(&shard, None)?;
+    /// #     optimizer.commit(&w.sqr()?.backward()?)?;
+    /// #     ranks.push(optimizer.state()?);
+    /// # }
+    /// // `ranks` has what `optimizer.state()` returned on each of two ranks, for a parameter `w` of 1,024 elements.
+    /// assert_eq!(ranks[0].tensors["w.exp_avg"].dims(), [512]);
+    /// let whole = StateDict::merge(ranks)?;
+    /// assert_eq!(whole.tensors["w.exp_avg"].dims(), [1024]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If elements are missing or come twice, or if the states differ in the number of updates or in options

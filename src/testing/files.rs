@@ -19,7 +19,10 @@ struct Plan {
     passed: Passed,
 }
 
-/// Operations on the files of a checkpoint that fail, in whichever thread they happen.
+/// Operations on the files of a checkpoint, or of a timeline's page or trace, that fail, in whichever thread they happen.
+///
+/// An operation that fails has not begun: nothing was created, written, renamed or removed. Several guards may be armed at the same time,
+/// each for its folder.
 ///
 /// ```
 /// # #[cfg(feature = "testing")] {
@@ -55,6 +58,19 @@ pub struct FileFaults {
 
 impl FileFaults {
     /// Counts the operations below this folder. None fails until [`at`](Self::at) says which.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let armed = FileFaults::in_folder(folder).arm();
+    /// save()?;
+    /// assert_eq!((armed.operations(), armed.fired()), (1, 0));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -67,28 +83,95 @@ impl FileFaults {
     }
 
     /// Fails the operation with this index, counted from 0 since arming.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let _armed = FileFaults::in_folder(folder).at(1).arm();
+    /// assert!(save().is_ok());
+    /// assert!(save().is_err()); // the second operation
+    /// ```
     pub fn at(self, first: usize) -> Self {
         Self { first, ..self }
     }
 
-    /// Counts for [`at`](Self::at) only operations of this kind.
+    /// Counts for [`at`](Self::at) only operations of this kind. Without it, reads are not counted.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::{FileFaults, FileOperation};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let armed = FileFaults::in_folder(folder).only(FileOperation::Rename).at(0).arm();
+    /// save()?; // one operation, which writes
+    /// assert_eq!((armed.operations(), armed.fired()), (1, 0));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn only(self, operation: FileOperation) -> Self {
         let only = Some(operation);
         Self { only, ..self }
     }
 
     /// Fails this many consecutive operations instead of one.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let _armed = FileFaults::in_folder(folder).at(0).times(2).arm();
+    /// assert!(save().is_err() && save().is_err());
+    /// assert!(save().is_ok());
+    /// ```
     pub fn times(self, times: usize) -> Self {
         Self { times, ..self }
     }
 
-    /// Fails with an error of this kind.
+    /// Fails with an error of this kind; [`ErrorKind::Other`](io::ErrorKind::Other) by default.
+    ///
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use candle_headroom::testing::FileFaults;
+    /// use candle_headroom::{Error, Timeline};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let full = FileFaults::in_folder(folder).at(0).failing_with(ErrorKind::StorageFull);
+    /// let _armed = full.arm();
+    /// let error = Timeline::new().save_page("my run", folder.join("run.html")).unwrap_err();
+    /// assert!(matches!(error, Error::Output(error) if error.kind == ErrorKind::StorageFull));
+    /// ```
     pub fn failing_with(self, kind: io::ErrorKind) -> Self {
         let kind = Some(kind);
         Self { kind, ..self }
     }
 
     /// Makes the operation last this much longer instead of failing it, as a busy disk does.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let delay = Duration::from_millis(20);
+    /// let _armed = FileFaults::in_folder(folder).at(0).delaying(delay).arm();
+    /// let began = Instant::now();
+    /// Timeline::new().save_page("my run", folder.join("run.html"))?;
+    /// assert!(began.elapsed() >= delay);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn delaying(self, delay: Duration) -> Self {
         let delay = Some(delay);
         Self { delay, ..self }
@@ -96,11 +179,33 @@ impl FileFaults {
 
     /// Kills the process at the operation, before it happens: by SIGKILL, or where there are no signals by
     /// [`abort`](std::process::abort).
+    ///
+    /// ```no_run
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// // In a process of its own, which saves to this folder:
+    /// let armed = FileFaults::in_folder("checkpoints/run-7").at(3).killing().arm();
+    /// // … train; the process ends at the fourth operation. A new one resumes …
+    /// assert!(armed.operations() < 4);
+    /// ```
     pub fn killing(self) -> Self {
         Self { kind: None, ..self }
     }
 
     /// Arms the faults until the guard is dropped.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let armed = FileFaults::in_folder(folder).at(0).times(usize::MAX).arm();
+    /// assert!(save().is_err());
+    /// drop(armed);
+    /// assert!(save().is_ok());
+    /// ```
     pub fn arm(self) -> ArmedFileFaults {
         let plan = Arc::new(Plan {
             faults: self,
@@ -114,17 +219,59 @@ impl FileFaults {
 }
 
 /// File faults that are armed until this is dropped.
+///
+/// ```
+/// use candle_headroom::Timeline;
+/// use candle_headroom::testing::FileFaults;
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let folder = temporary.path();
+/// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+/// let armed = FileFaults::in_folder(folder).at(0).arm();
+/// assert!(save().is_err());
+/// assert!(save().is_ok());
+/// assert_eq!((armed.operations(), armed.fired()), (2, 1));
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it disarms the faults"]
 pub struct ArmedFileFaults(Arc<Plan>);
 
 impl ArmedFileFaults {
-    /// Number of operations so far, of all kinds.
+    /// Number of operations so far, of all kinds but reads, which count if [`FileFaults::only`] chose them.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let armed = FileFaults::in_folder(folder).arm(); // none fails
+    /// save()?;
+    /// save()?;
+    /// assert_eq!(armed.operations(), 2);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn operations(&self) -> usize {
         self.0.passed.all.load(Relaxed)
     }
 
     /// Number of operations that failed so far.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::testing::FileFaults;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let save = || Timeline::new().save_page("my run", folder.join("run.html"));
+    /// let armed = FileFaults::in_folder(folder).at(1).arm();
+    /// save()?;
+    /// assert_eq!(armed.fired(), 0);
+    /// assert!(save().is_err());
+    /// assert_eq!(armed.fired(), 1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn fired(&self) -> usize {
         self.0.passed.fired.load(Relaxed)
     }

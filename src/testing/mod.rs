@@ -2,7 +2,11 @@
 //!
 //! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point that can fail, and so is every
 //! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for this thread until their guard is dropped.
-//! [`FileFaults`] does the same to the files of a checkpoint.
+//! [`FileFaults`] does the same to the files of a checkpoint or a timeline.
+//!
+//! A point that fails does so before its work begins, as an allocation does that the driver refuses. Points are counted in the order in
+//! which they are passed, so on one thread the same code passes the same points in each run: count them with `Faults::at(usize::MAX)`, then
+//! try each. Without the feature there are no points.
 //!
 //! ```
 //! # #[cfg(feature = "testing")] {

@@ -1,4 +1,10 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
+//!
+//! A [`Timeline`] observes trainers and processors. Its record is bounded, so a run of any length fits; it never waits for a device, and
+//! writing it does not stop the work, because a copy is written. A file is replaced as a whole or not at all. A trace holds the record
+//! itself beside the events for viewers, so [`SavedTrace`] makes the same page of it later. With several ranks, [`Timeline::save_all`]
+//! puts all records together, and [`RankTimes`] says which rank the others wait for. `NvtxRanges` (feature `nvtx`) shows the same phases
+//! in NVIDIA's profilers.
 
 mod page;
 mod ranks;
@@ -59,17 +65,52 @@ pub struct Timeline {
 
 impl Timeline {
     /// An empty record that begins now.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// let timeline = Timeline::new();
+    /// let clone = timeline.clone(); // for a trainer's `.observer(…)`: clones share one record
+    /// clone.note("epoch 1");
+    /// let mut page = Vec::new();
+    /// timeline.write_page("my run", &mut page)?;
+    /// assert!(String::from_utf8_lossy(&page).contains("epoch 1"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Records a number at the current time, such as a loss: a curve on the page and a counter in the trace. Up to 8 names are
     /// kept, and a number that is not finite is ignored.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// let timeline = Timeline::new();
+    /// timeline.number("validation loss", 0.5);
+    /// let mut trace = Vec::new();
+    /// timeline.write_trace(&mut trace)?;
+    /// assert!(String::from_utf8_lossy(&trace).contains("validation loss"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn number(&self, name: &str, value: f64) {
         self.recorder.lock().number(name, value);
     }
 
-    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept.
+    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept, of each the first line, up
+    /// to 1 KiB.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// let timeline = Timeline::new();
+    /// timeline.note("the learning rate was halved");
+    /// let mut trace = Vec::new();
+    /// timeline.write_trace(&mut trace)?;
+    /// assert!(String::from_utf8_lossy(&trace).contains("the learning rate was halved"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn note(&self, text: &str) {
         self.recorder.lock().note(text);
     }
@@ -111,6 +152,16 @@ impl Timeline {
     /// Writes the record in the Chrome trace format, which [Perfetto](https://ui.perfetto.dev), `chrome://tracing` and Speedscope
     /// open: spans for steps, micro-batches and phases, counters for memory in bytes, and instants for events. [`SavedTrace`] reads it back.
     ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// let mut trace = Vec::new();
+    /// Timeline::new().write_trace(&mut trace)?;
+    /// let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
+    /// assert!(trace["traceEvents"].is_array());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`OutputError`] if `to` fails.
     pub fn write_trace(&self, to: &mut impl Write) -> Result<()> {
@@ -119,6 +170,16 @@ impl Timeline {
     }
 
     /// Writes the record as a page for a browser: one file that needs no network. `title` is its heading.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// let mut page = Vec::new();
+    /// Timeline::new().write_page("my run", &mut page)?;
+    /// let page = String::from_utf8(page).unwrap();
+    /// assert!(page.starts_with("<!doctype html>") && page.contains("my run"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] if `to` fails.
@@ -129,6 +190,17 @@ impl Timeline {
 
     /// Writes a trace to a file, which is replaced as a whole or not at all; see [`write_trace`](Self::write_trace).
     ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// Timeline::new().save_trace(folder.join("run.json"))?;
+    /// let trace = std::fs::read_to_string(folder.join("run.json")).unwrap();
+    /// assert!(trace.contains("\"traceEvents\""));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_trace(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -136,6 +208,17 @@ impl Timeline {
     }
 
     /// Writes a page to a file, which is replaced as a whole or not at all; see [`write_page`](Self::write_page).
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// Timeline::new().save_page("my run", folder.join("run.html"))?;
+    /// let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    /// assert!(page.contains("my run"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] with the path.
@@ -188,6 +271,18 @@ pub struct NvtxRanges;
 #[cfg(feature = "nvtx")]
 impl NvtxRanges {
     /// An observer for a trainer or a processor.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::batch::{BatchProcessor, Fixed};
+    /// use candle_headroom::timeline::NvtxRanges;
+    ///
+    /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?; // (10,)
+    /// let mut processor = BatchProcessor::builder(Fixed::new(4)?).observer(NvtxRanges::new()).build();
+    /// // In Nsight Systems: a range `processing 0` with three ranges `forward`.
+    /// assert_eq!(processor.process(&x, |_, _| Ok(()))?.sizes, [4, 4, 2]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self
     }

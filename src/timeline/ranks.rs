@@ -13,6 +13,20 @@ use crate::error::Phase;
 ///
 /// `{}` is a line: `rank 3 is the slowest: the others waited 12 % of the time for it`. The ranks that waited longest for each update are
 /// compared with the one that waited least; in a long run several updates are taken together.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use candle_headroom::timeline::{RankTime, RankTimes};
+///
+/// # let mut time = RankTime::default();
+/// # time.total = Duration::from_secs(100);
+/// # let mut times = RankTimes::default();
+/// # times.ranks = vec![time.clone(), time];
+/// # times.waited_for = vec![Duration::ZERO, Duration::from_secs(25)];
+/// // Two ranks trained for 100 seconds, and rank 0 waited 25 of them for rank 1.
+/// let line = "rank 1 is the slowest: the others waited 25 % of the time for it";
+/// assert_eq!(times.to_string(), line);
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankTimes {
@@ -24,6 +38,22 @@ pub struct RankTimes {
 
 /// How one rank spent its time. What is left of [`total`](Self::total) is the caller's work outside of steps, and the time to
 /// recover when memory ran out.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use candle_headroom::timeline::RankTime;
+///
+/// /// The share of its time that a rank computes.
+/// fn busy(time: &RankTime) -> f64 {
+///     time.computing.as_secs_f64() / time.total.as_secs_f64()
+/// }
+///
+/// let mut time = RankTime::default(); // or one of `RankTimes::ranks`
+/// time.total = Duration::from_secs(8);
+/// time.computing = Duration::from_secs(6);
+/// assert_eq!(busy(&time), 0.75);
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankTime {
@@ -47,6 +77,19 @@ pub struct RankTime {
 
 impl RankTimes {
     /// Returns the rank for which the others waited longest, and the share of the time that they did; `None` if they waited for none.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use candle_headroom::timeline::{RankTime, RankTimes};
+    ///
+    /// # let mut time = RankTime::default();
+    /// # time.total = Duration::from_secs(100);
+    /// # let mut times = RankTimes::default();
+    /// # times.ranks = vec![time.clone(), time];
+    /// # times.waited_for = vec![Duration::ZERO, Duration::from_secs(25)];
+    /// // Two ranks trained for 100 seconds, and rank 0 waited 25 of them for rank 1.
+    /// assert_eq!(times.slowest(), Some((1, 0.25)));
+    /// ```
     pub fn slowest(&self) -> Option<(usize, f64)> {
         let ranks = self.waited_for.iter().enumerate();
         let (rank, _) = ranks.max_by_key(|(_, waited)| **waited)?;

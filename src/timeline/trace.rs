@@ -203,6 +203,7 @@ impl Process {
 /// # let folder = temporary.path();
 /// Timeline::new().save_trace(folder.join("run.json"))?;
 /// SavedTrace::read(folder.join("run.json"))?.save_page("my run", folder.join("run.html"))?;
+/// assert!(folder.join("run.html").exists());
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
@@ -230,6 +231,21 @@ struct Other {
 impl SavedTrace {
     /// Reads the file of a trace.
     ///
+    /// ```
+    /// use candle_headroom::timeline::SavedTrace;
+    /// use candle_headroom::{Error, Timeline};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// Timeline::new().save_trace(folder.join("run.json"))?;
+    /// assert!(SavedTrace::read(folder.join("run.json")).is_ok());
+    ///
+    /// std::fs::write(folder.join("other.json"), "{}").unwrap();
+    /// let error = SavedTrace::read(folder.join("other.json")).unwrap_err();
+    /// assert!(matches!(error, Error::Output(_)));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`OutputError`] with the path if the file cannot be read, or is not a whole trace that this crate wrote.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
@@ -252,6 +268,19 @@ impl SavedTrace {
 
     /// Writes the page; `title` is its heading.
     ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::timeline::SavedTrace;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("run.json");
+    /// Timeline::new().save_trace(&path)?;
+    /// let mut page = Vec::new();
+    /// SavedTrace::read(&path)?.write_page("my run", &mut page)?;
+    /// assert!(page.starts_with(b"<!doctype html>"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`OutputError`] if `to` fails.
     pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
@@ -260,6 +289,18 @@ impl SavedTrace {
     }
 
     /// Writes the page to a file, which is replaced as a whole or not at all; `title` is its heading.
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::timeline::SavedTrace;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let path = temporary.path().join("run.json");
+    /// Timeline::new().save_trace(&path)?;
+    /// SavedTrace::read(&path)?.save_page("my run", path.with_extension("html"))?;
+    /// assert!(path.with_extension("html").exists());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`OutputError`] with the path.

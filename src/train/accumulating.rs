@@ -43,6 +43,21 @@ pub struct AccumulatingTrainer<O> {
 
 impl<O: Commit> AccumulatingTrainer<O> {
     /// Trains the parameters of this optimizer, with one update for every `batches` batches.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AccumulatingTrainer, Sgd};
+    ///
+    /// let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut trainer = AccumulatingTrainer::builder(optimizer, 2).build()?;
+    /// for x in [[1f32, 3.], [5., 7.]] {
+    ///     let x = Tensor::new(&x, &Device::Cpu)?; // a batch of two samples
+    ///     trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// }
+    /// assert_eq!((trainer.updates(), w.to_vec1::<f32>()?), (1, vec![4.])); // the mean of all four
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(optimizer: O, batches: usize) -> AdaptiveTrainerBuilder<O, Self> {
         let builder = AdaptiveTrainerBuilder::new(optimizer, batches, |trainer, batches| {
             at_least_one("the number of batches in an update", batches)?;
@@ -52,6 +67,20 @@ impl<O: Commit> AccumulatingTrainer<O> {
     }
 
     /// Adds one batch. With the `k`-th batch, applies the update and returns its report.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AccumulatingTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let mut trainer = AccumulatingTrainer::builder(optimizer, 2).build()?;
+    /// let mut step = || trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all());
+    /// assert!(step()?.is_none());
+    /// let report = step()?.expect("the second batch brings the update");
+    /// assert_eq!(report.samples, 4);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
@@ -107,6 +136,27 @@ impl<O: Commit> AccumulatingTrainer<O> {
 
     /// [`step`](Self::step) with a closure that fails with your own error type; see [`AdaptiveTrainer::try_step`].
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AccumulatingTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// #[derive(Debug, thiserror::Error)]
+    /// enum MyError {
+    ///     #[error("text {0} is empty")]
+    ///     Empty(usize),
+    ///     #[error(transparent)]
+    ///     Headroom(#[from] candle_headroom::Error),
+    /// }
+    ///
+    /// let mut trainer = AccumulatingTrainer::builder(optimizer, 2).build()?;
+    /// let failed = trainer.try_step(&x, |_, _| Err::<Tensor, _>(MyError::Empty(3)));
+    /// assert!(matches!(failed, Err(MyError::Empty(3))));
+    /// assert_eq!(trainer.pending(), 0); // the batch was not added
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
     pub fn try_step<I: StepInput, L: Into<Loss>, E>(
@@ -125,6 +175,22 @@ impl<O: Commit> AccumulatingTrainer<O> {
 
     /// [`step`](Self::step) with a closure whose error type does not implement [`std::error::Error`]; see [`AdaptiveTrainer::try_step_as`].
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AccumulatingTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let mut trainer = AccumulatingTrainer::builder(optimizer, 2).build()?;
+    /// let loss = |x: Tensor| -> anyhow::Result<Tensor> {
+    ///     anyhow::ensure!(x.dim(0)? > 2, "too few samples");
+    ///     Ok(x.broadcast_sub(&w)?.sqr()?.mean_all()?)
+    /// };
+    /// let failed = trainer.try_step_as(&x, |x, _| loss(x), |error| error.as_ref());
+    /// assert_eq!(failed.unwrap_err().to_string(), "too few samples");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
     pub fn try_step_as<I: StepInput, L: Into<Loss>, E: From<Error>>(
@@ -141,6 +207,16 @@ impl<O: Commit> AccumulatingTrainer<O> {
     }
 
     /// Returns the optimizer and ends the training.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{AccumulatingTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w]).learning_rate(0.5).build()?;
+    /// let trainer = AccumulatingTrainer::builder(optimizer, 4).build()?;
+    /// assert_eq!(trainer.into_optimizer().learning_rate(), 0.5);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_optimizer(self) -> O {
         self.trainer.into_optimizer()
     }

@@ -76,6 +76,22 @@ impl<O: Commit> GradientAccumulator<O> {
     /// A plain tensor is the mean over the samples and counts with their number. For a mean over tokens give a
     /// [`Loss::weighted_mean`]: `samples` is then for the report alone.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// for x in [[1f32, 3.], [5., 7.]] {
+    ///     let x = Tensor::new(&x, &Device::Cpu)?; // two samples
+    ///     accumulator.add(x.broadcast_sub(&w)?.sqr()?.mean_all()?, 2)?;
+    /// }
+    /// assert_eq!(accumulator.samples(), 4);
+    /// accumulator.update()?;
+    /// assert_eq!(w.to_vec1::<f32>()?, [4.]); // the mean of all four
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// - a loss that cannot be used ([`is_loss`](Error::is_loss)), and any error of the backward pass: nothing was added;
     /// - [`WindowLost`](crate::error::WindowLost) if adding failed half-way, so that the gradients accumulated before are lost too.
@@ -88,6 +104,20 @@ impl<O: Commit> GradientAccumulator<O> {
 
     /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
     /// all of it had weight 0.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// assert!(accumulator.update()?.is_none()); // nothing was added
+    /// accumulator.add(x.broadcast_sub(&w)?.sqr()?.mean_all()?, 2)?;
+    /// let report = accumulator.update()?.expect("one micro-batch");
+    /// assert_eq!((report.step, report.samples, report.updated), (1, 2, Some(true)));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or in a later one that
@@ -204,6 +234,19 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
     /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
     /// those that [`allow_unreached`](super::GradientAccumulatorBuilder::allow_unreached) names are among them.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{GradientAccumulator, Sgd};
+    ///
+    /// let (w, idle) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[0f32], &Device::Cpu)?);
+    /// let optimizer = Sgd::builder(vec![("w", w.clone()), ("idle", idle)]).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// accumulator.add(x.broadcast_sub(&w)?.sqr()?.mean_all()?, 2)?;
+    /// assert_eq!(accumulator.unreached()[0].name, "idle");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn unreached(&self) -> Vec<Parameter> {
         let unreached = self.slots.slots.iter().filter(|slot| !slot.is_reached);
         unreached.map(|slot| slot.parameter.clone()).collect()
@@ -216,6 +259,17 @@ impl<O: Commit> GradientAccumulator<O> {
 
     /// Returns the optimizer, for example to set its learning rate, which counts from the next update on. Gradients that are accumulated
     /// stay: they do not depend on the optimizer.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w]).learning_rate(0.5).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// accumulator.optimizer_mut().set_learning_rate(0.25);
+    /// assert_eq!(accumulator.optimizer().learning_rate(), 0.25);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer
     }
@@ -223,6 +277,19 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Continues with another optimizer and returns the previous one. Accumulated gradients are dropped. After an
     /// interrupted update, restore the parameters first; [`load_state`](super::Resumable::load_state) keeps the optimizer, with its saved
     /// state.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let sgd = |rate| Sgd::builder(vec![w.clone()]).learning_rate(rate).build();
+    /// let mut accumulator = GradientAccumulator::builder(sgd(0.5)?).build()?;
+    /// accumulator.add(x.broadcast_sub(&w)?.sqr()?.mean_all()?, 2)?;
+    /// let before = accumulator.replace_optimizer(sgd(0.25)?);
+    /// assert_eq!((before.learning_rate(), accumulator.samples()), (0.5, 0));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.reset();
         (self.is_interrupted, self.loading) = (false, Loading::Done);
@@ -230,6 +297,16 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Returns the optimizer and drops the buffers.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w]).learning_rate(0.5).build()?;
+    /// let accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// assert_eq!(accumulator.into_optimizer().learning_rate(), 0.5);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_optimizer(self) -> O {
         self.optimizer
     }
@@ -305,6 +382,17 @@ impl<O: Commit> GradientAccumulator<O> {
 }
 
 /// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::{GradientAccumulator, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let builder = GradientAccumulator::builder(Sgd::builder(vec![w]).build()?);
+/// let accumulator = builder.reach_within(20).build()?;
+/// assert_eq!(accumulator.samples(), 0);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct GradientAccumulatorBuilder<O> {
@@ -315,6 +403,20 @@ pub struct GradientAccumulatorBuilder<O> {
 impl<O: Commit> GradientAccumulatorBuilder<O> {
     /// Allows these parameters to receive no gradient; see
     /// [`AdaptiveTrainerBuilder::allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{GradientAccumulator, Sgd};
+    ///
+    /// let (w, idle) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[0f32], &Device::Cpu)?);
+    /// let optimizer = Sgd::builder(vec![("w", w.clone()), ("pooler.bias", idle)]).build()?;
+    /// let builder = GradientAccumulator::builder(optimizer).allow_unreached(["pooler.*"]);
+    /// let mut accumulator = builder.build()?;
+    /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// accumulator.add(x.broadcast_sub(&w)?.sqr()?.mean_all()?, 2)?;
+    /// assert!(accumulator.update()?.is_some());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.reach = self.reach.allow(names);
         self
@@ -322,12 +424,37 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
 
     /// Sets the number of updates in which each parameter must receive a gradient, 1 by default; see
     /// [`AdaptiveTrainerBuilder::reach_within`](super::AdaptiveTrainerBuilder::reach_within).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{GradientAccumulator, Sgd};
+    ///
+    /// let (a, b) = (Var::new(&[1f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
+    /// let optimizer = Sgd::builder(vec![a.clone(), b.clone()]).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).reach_within(2).build()?;
+    /// for expert in [&a, &b] {
+    ///     accumulator.add(expert.sqr()?.mean_all()?, 1)?; // each update reaches one of the two
+    ///     accumulator.update()?;
+    /// }
+    /// assert!(accumulator.unreached().is_empty());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reach_within(mut self, updates: usize) -> Self {
         self.reach = self.reach.within(updates);
         self
     }
 
     /// Builds the accumulator. By default its first update fails if a parameter received no gradient.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{GradientAccumulator, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w]).build()?;
+    /// let error = GradientAccumulator::builder(optimizer).reach_within(0).build().unwrap_err();
+    /// assert!(error.is_parameter());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the optimizer has no parameter to train, has one twice, or has one of a floating-point type other than f64, f32, f16 and bf16; if a
@@ -355,6 +482,17 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
 
 impl<O: Commit> GradientAccumulator<O> {
     /// Accumulates gradients for this optimizer.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::{AdamW, GradientAccumulator};
+    ///
+    /// let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = AdamW::builder(vec![("w", w)]).learning_rate(1e-3).build()?;
+    /// let accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// assert_eq!(accumulator.unreached()[0].name, "w"); // no gradient so far
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(optimizer: O) -> GradientAccumulatorBuilder<O> {
         GradientAccumulatorBuilder {
             optimizer,

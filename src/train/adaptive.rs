@@ -68,6 +68,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// it receives. To return an error of your own, wrap it with [`Error::external`], or call [`try_step`](Self::try_step). For more results
     /// than the loss there is [`step_with`](Self::step_with).
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let batch = Tensor::new(&[1f32, 3.], &Device::Cpu)?; // two samples
+    /// let report = trainer.step(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// assert_eq!((report.step, report.samples), (1, 2));
+    /// assert_eq!(report.loss()?, 5.); // (1 + 9) / 2, before the update
+    /// assert_eq!(w.to_vec1::<f32>()?, [2.]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
     /// - the error in place of a batch;
@@ -159,6 +173,27 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is. An exhaustion within
     /// it is found through its [`source`](std::error::Error::source) and retried. An exhaustion or device fault that ends the step
     /// is completed and comes back converted; [`Error::downcast_ref`] finds yours in it.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// #[derive(Debug, thiserror::Error)]
+    /// enum MyError {
+    ///     #[error("text {0} is empty")]
+    ///     Empty(usize),
+    ///     #[error(transparent)]
+    ///     Headroom(#[from] candle_headroom::Error),
+    /// }
+    ///
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let failed = trainer.try_step(&x, |_, _| Err::<Tensor, _>(MyError::Empty(3)));
+    /// assert!(matches!(failed, Err(MyError::Empty(3))));
+    /// assert_eq!(trainer.updates(), 0);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
@@ -255,6 +290,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// [`accumulate`](Self::accumulate) with a closure that returns a second output, as [`step_with`](Self::step_with) has it.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let batch = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let samples = trainer.accumulate_with(&batch, |x, _| {
+    ///     Ok((x.broadcast_sub(&w)?.sqr()?.mean_all()?, x.dim(0)?))
+    /// })?;
+    /// assert_eq!((samples, trainer.pending()), (vec![2], 1));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`accumulate`](Self::accumulate).
     pub fn accumulate_with<I: StepInput, L: Into<Loss>, T>(
@@ -272,6 +321,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Applies one update with the batches that were accumulated. Returns `None` if there are none.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let batch = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// trainer.accumulate(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// let report = trainer.update()?.expect("one batch");
+    /// assert_eq!(report.samples, 2);
+    /// assert!(trainer.update()?.is_none()); // nothing is left
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`GradientAccumulator::update`](super::GradientAccumulator::update): unless it is
@@ -456,6 +519,18 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Returns the micro-batch size that a batch of `samples` would begin with.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::Fixed;
+    ///
+    /// let trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(16)?).build()?;
+    /// assert_eq!((trainer.micro_batch(100), trainer.micro_batch(5)), (16, 5));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn micro_batch(&self, samples: usize) -> usize {
         self.engine.policy.size(samples)
     }
@@ -482,6 +557,18 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// Returns what training takes of memory, in bytes: what is held, and what micro-batches take, as far as it was measured. Print it after
     /// the first step: `println!("{}", trainer.estimate())` is a table with the peak at 1, 8 and 64 samples.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::{AdamW, AdaptiveTrainer};
+    ///
+    /// let w = Var::zeros(1000, DType::F32, &Device::Cpu)?;
+    /// let trainer = AdaptiveTrainer::builder(AdamW::builder(vec![w]).build()?).build()?;
+    /// let estimate = trainer.estimate();
+    /// // The parameter, its gradient and two moments, 4 bytes for each element.
+    /// assert_eq!((estimate.trained, estimate.held_bytes()), (1000, 16_000));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn estimate(&self) -> Estimate {
         let mut estimate = Estimate::new(self.optimizer());
         let saved = self.core.saved_bytes();
@@ -497,6 +584,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Returns the policy's plan for evaluation, as [`plan`](Self::plan) does for training.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::Predictive;
+    ///
+    /// let policy = Predictive::builder().at_most(64).build()?;
+    /// let trainer = AdaptiveTrainer::builder(optimizer).evaluation_policy(policy).build()?;
+    /// let plan = trainer.evaluation_plan().expect("a policy that predicts");
+    /// assert_eq!(plan.using, Some(64));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn evaluation_plan(&self) -> Option<Plan> {
         self.evaluation.plan()
     }
@@ -525,6 +626,16 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Returns the optimizer.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// assert_eq!(trainer.optimizer().learning_rate(), 0.5);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn optimizer(&self) -> &O {
         self.core.accumulator.optimizer()
     }
@@ -549,17 +660,52 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped, and buffers are restored to what
     /// they were before these. After an interrupted
     /// update, restore the parameters first; [`load_state`](Self::load_state) keeps the optimizer, with its saved state.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let other = Sgd::builder(vec![w.clone()]).learning_rate(0.25).build()?;
+    /// let before = trainer.replace_optimizer(other);
+    /// assert_eq!((before.learning_rate(), trainer.optimizer().learning_rate()), (0.5, 0.25));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.core.replace_optimizer(optimizer)
     }
 
     /// Returns the optimizer and ends the training.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// assert_eq!(trainer.into_optimizer().learning_rate(), 0.5);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn into_optimizer(self) -> O {
         self.core.accumulator.into_optimizer()
     }
 
     /// Returns the parameters that have never received a gradient; see
     /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let (w, idle) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[0f32], &Device::Cpu)?);
+    /// let optimizer = Sgd::builder(vec![("w", w.clone()), ("idle", idle)]).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).allow_unreached(["idle"]).build()?;
+    /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// assert_eq!(trainer.unreached()[0].name, "idle");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn unreached(&self) -> Vec<Parameter> {
         self.core.accumulator.unreached()
     }

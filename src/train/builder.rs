@@ -15,6 +15,18 @@ use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
 /// Builds an [`AdaptiveTrainer`] or an [`AccumulatingTrainer`](super::AccumulatingTrainer); made by their `builder`.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::batch::Halving;
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let builder = AdaptiveTrainer::builder(Sgd::builder(vec![w]).build()?);
+/// let trainer = builder.policy(Halving::builder().start(8).build()?).seed(7).build()?;
+/// assert_eq!(trainer.micro_batch(100), 8);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
@@ -33,6 +45,19 @@ pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
 
 impl<O: Commit> AdaptiveTrainer<O> {
     /// Trains the parameters of this optimizer.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?; // two samples
+    /// trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// assert_eq!(w.to_vec1::<f32>()?, [2.]); // moved by 0.5 · 4
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder(optimizer: O) -> AdaptiveTrainerBuilder<O> {
         AdaptiveTrainerBuilder::new(optimizer, 1, |trainer, _| Ok(trainer))
     }
@@ -68,6 +93,21 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// Ranks meet once for each update. Between two updates each one cuts, retries and recomputes by itself, so memory that runs out on one rank
     /// costs the others only the time that they wait. If a rank cannot do its part, because of any error, no rank updates and each returns
     /// an error: its own, or [`PeerFailed`](crate::error::GroupError::PeerFailed). All ranks can then go on with the next batch.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?; // `mpirun -n 2 …`, or alone
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).group(&group).build()?;
+    /// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// assert_eq!(report.exchange.is_some(), group.size() > 1);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     #[cfg(feature = "distributed")]
     pub fn group(mut self, group: &Group) -> Self {
         self.group = Some(group.clone());
@@ -76,6 +116,22 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
 
     /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters, at least 1; 1,000 by default. They also
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let build = |updates| {
+    ///     let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    ///     AdaptiveTrainer::builder(optimizer).group(&group).compare_every(updates).build()
+    /// };
+    /// assert!(build(100).is_ok());
+    /// assert!(build(0).is_err_and(|error| error.is_policy()));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     #[cfg(feature = "distributed")]
     pub fn compare_every(mut self, updates: u64) -> Self {
         self.exchange.compare_every = updates;
@@ -92,6 +148,22 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///
     /// The parts belong to the loader's position. A resumed run goes on with them and measures nothing, unless it has another number of ranks.
     /// Every division gives the same update within rounding. Two runs that measure are not equal bit by bit, because times are not.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// let group = Group::from_environment()?;
+    /// let build = |updates| {
+    ///     let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    ///     AdaptiveTrainer::builder(optimizer).group(&group).measured_shares(updates).build()
+    /// };
+    /// assert!(build(5).is_ok()); // the median of five updates
+    /// assert!(build(0).is_err_and(|error| error.is_policy()));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     #[cfg(feature = "distributed")]
     pub fn measured_shares(mut self, updates: usize) -> Self {
         self.exchange.measured = Some(updates);
@@ -112,7 +184,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// let optimizer = AdamW::builder(&varmap).build()?;
     /// let mut trainer = AdaptiveTrainer::builder(optimizer).memory(&memory).build()?;
     /// let batch = Tensor::ones((8, 4), DType::F32, memory.device())?;
-    /// trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// let report = trainer.step(&batch, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// assert_eq!(report.peak.is_some(), memory.in_use().is_some()); // with a tracking allocator
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
@@ -128,12 +201,39 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// | [`Predictive`] | what a model of memory predicts to fit; halved when it does not |
     /// | [`Halving`](crate::batch::Halving) | halved when memory runs out, and grown again |
     /// | [`Fixed`](crate::batch::Fixed) | always the same; memory that runs out is an error |
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::Fixed;
+    ///
+    /// let trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(16)?).build()?;
+    /// assert_eq!(trainer.micro_batch(100), 16);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
         self.engine.policy = policy.into();
         self
     }
 
     /// Cuts [evaluation](AdaptiveTrainer::evaluate) data, of which more fits, by this policy; a [`Predictive`] by default.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::Fixed;
+    ///
+    /// let builder = AdaptiveTrainer::builder(optimizer).evaluation_policy(Fixed::new(32)?);
+    /// let mut trainer = builder.build()?;
+    /// let data = Tensor::arange(0f32, 100., &Device::Cpu)?;
+    /// let chunks = trainer.evaluate(&data, |x, _| x.dim(0))?;
+    /// assert_eq!(chunks.results, [32, 32, 32, 4]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn evaluation_policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
         self.evaluation.policy = policy.into();
         self
@@ -144,6 +244,28 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// BatchNorm's running statistics need no mention where the optimizer has them: its builder was given the `VarMap`, or names that
     /// end with `running_mean`, `running_var` or `num_batches_tracked`. Name them where it has not
     /// (`[norm.running_mean(), norm.running_var()]`).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::Halving;
+    ///
+    /// let seen = Var::new(0f32, &Device::Cpu)?; // counts samples in the forward pass
+    /// let builder = AdaptiveTrainer::builder(optimizer).policy(Halving::default());
+    /// let mut trainer = builder.buffers([seen.as_tensor()]).build()?;
+    /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
+    /// let report = trainer.step(&x, |x, _| {
+    ///     seen.set(&(seen.as_tensor() + x.dim(0)? as f64)?)?;
+    ///     if x.dim(0)? > 4 {
+    ///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY") // as on a device with room for 4 samples
+    ///     }
+    ///     x.broadcast_sub(&w)?.sqr()?.mean_all()
+    /// })?;
+    /// assert_eq!((report.retries, seen.to_scalar::<f32>()?), (1, 8.)); // not 16
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Self {
         self.buffers.extend(buffers.into_iter().cloned());
         self
@@ -173,6 +295,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// let builder = AdaptiveTrainer::builder(optimizer).allow_unreached(["pooler.*"]);
     /// let mut trainer = builder.build()?;
     /// trainer.step(&Tensor::ones((8, 4), DType::F32, &Device::Cpu)?, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// assert_eq!(trainer.unreached().len(), 2); // the pooler's weight and bias
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -186,6 +309,22 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// The last of these updates fails with [`UnreachedParameters`](crate::error::UnreachedParameters); those before it are
     /// applied. Updates that the optimizer skips count, updates that fail do not. A thawed parameter counts
     /// from its own first update, and a resumed run goes on counting.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let (a, b) = (Var::new(&[1f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
+    /// let optimizer = Sgd::builder(vec![a.clone(), b.clone()]).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).reach_within(2).build()?;
+    /// let x = Tensor::ones(4, DType::F32, &Device::Cpu)?;
+    /// for expert in [&a, &b] {
+    ///     // Each batch uses one of the two.
+    ///     trainer.step(&x, |x, _| x.broadcast_mul(expert)?.sqr()?.mean_all())?;
+    /// }
+    /// assert!(trainer.unreached().is_empty());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn reach_within(mut self, updates: usize) -> Self {
         self.reach = self.reach.within(updates);
         self
@@ -193,6 +332,23 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
 
     /// Sets whether regions that the model marks with [`nn::recompute`](crate::nn::recompute()) are recomputed in the backward pass;
     /// [`Recompute::Auto`] by default. In evaluation, which has no backward pass, nothing of a region is kept.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// use candle_headroom::batch::Recompute;
+    ///
+    /// let builder = AdaptiveTrainer::builder(optimizer).recompute(Recompute::Always);
+    /// let mut trainer = builder.build()?;
+    /// let (_, recomputes) = trainer.step_with(&x, |x, micro| {
+    ///     Ok((x.broadcast_sub(&w)?.sqr()?.mean_all()?, micro.recomputes))
+    /// })?;
+    /// assert_eq!(recomputes, [true]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn recompute(mut self, recompute: Recompute) -> Self {
         self.engine.recompute = recompute;
         self
@@ -207,12 +363,46 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// [`StepReport::cut_check`](super::StepReport::cut_check). [`check_cut`](AdaptiveTrainer::check_cut) has the details.
     ///
     /// A loss that depends on the cut on purpose, such as one with negatives from the micro-batch, needs this.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::Fixed;
+    ///
+    /// let builder = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(2)?);
+    /// let mut trainer = builder.unchecked_cuts().build()?;
+    /// let x = Tensor::new(&[1f32, 3., 5., 7.], &Device::Cpu)?;
+    /// // A sum in place of a mean: its gradient grows with the micro-batch.
+    /// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.sum_all())?;
+    /// assert!(report.cut_check().is_none());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn unchecked_cuts(mut self) -> Self {
         self.checks_cuts = false;
         self
     }
 
-    /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
+    /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived in steps; 0 by default. In evaluation it is always 0.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Result, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let draw = |seed| -> Result<Vec<u64>> {
+    ///     let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+    ///     let mut trainer = AdaptiveTrainer::builder(optimizer).seed(seed).build()?;
+    ///     let (_, seeds) = trainer.step_with(&x, |x, micro| {
+    ///         Ok((x.broadcast_sub(&w)?.sqr()?.mean_all()?, micro.seed()))
+    ///     })?;
+    ///     Ok(seeds)
+    /// };
+    /// assert_eq!(draw(1)?, draw(1)?);
+    /// assert_ne!(draw(1)?, draw(2)?);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn seed(mut self, seed: u64) -> Self {
         self.engine.seed = seed;
         self
@@ -242,6 +432,17 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
 
     /// Builds the trainer. The optimizer receives gradients whose memory is reused: it must copy what it keeps. By default the first
     /// update fails if a parameter received no gradient.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let builder = AdaptiveTrainer::builder(optimizer).allow_unreached(["pooler.*"]);
+    /// let error = builder.build().unwrap_err(); // no parameter has such a name
+    /// assert!(error.is_parameter());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// - [`is_parameter`](crate::Error::is_parameter): no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a

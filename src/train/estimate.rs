@@ -49,6 +49,21 @@ pub struct Estimate {
 
 impl Estimate {
     /// Counts what training with this optimizer holds, without a step.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    /// use candle_headroom::train::Estimate;
+    ///
+    /// let base = Var::zeros((8, 8), DType::F32, &Device::Cpu)?;
+    /// let adapter = Var::zeros((8, 2), DType::F32, &Device::Cpu)?;
+    /// let frozen = Group::from(vec![("base", base)]).frozen();
+    /// let optimizer = AdamW::builder(vec![("adapter", adapter)]).group(frozen).build()?;
+    /// let estimate = Estimate::new(&optimizer);
+    /// assert_eq!((estimate.trained, estimate.frozen), (16, 64));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new<O: Commit + ?Sized>(optimizer: &O) -> Self {
         let (trained, frozen) = (optimizer.parameters(), optimizer.frozen());
         let sum = |all: &[Parameter], each: fn(&Parameter) -> usize| {
@@ -90,6 +105,17 @@ impl Estimate {
 
     /// Returns the peak with micro-batches of `samples` samples, in bytes: what is held, and what the micro-batch takes by the policy's
     /// model, or in proportion to the one that was measured. `None` before that.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Var};
+    /// # use candle_headroom::{Sgd, train::Estimate};
+    /// # let w = Var::zeros(8, DType::F32, &Device::Cpu)?;
+    /// let mut estimate = Estimate::new(&Sgd::builder(vec![w]).build()?);
+    /// assert_eq!(estimate.peak(8), None); // nothing was measured
+    /// (estimate.base, estimate.each) = (Some(1000), Some(10)); // as a trainer's estimate has them
+    /// assert_eq!(estimate.peak(8), Some(estimate.held_bytes() + 1080));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn peak(&self, samples: usize) -> Option<u64> {
         let taken = match (self.base, self.each, self.measured) {
             (Some(base), Some(each), _) => base.saturating_add(each.saturating_mul(samples as u64)),

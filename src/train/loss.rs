@@ -82,6 +82,7 @@ impl Loss {
     /// let losses = Tensor::new(&[0.9f32, 1.1, 1.0, 7.0, 7.0], &Device::Cpu)?;
     /// let sum = losses.narrow(0, 0, 3)?.sum_all()?;
     /// let loss = Loss::sum(sum, 3.);
+    /// assert!(matches!(loss, Loss::Sum { weight, .. } if weight == 3.));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn sum(value: Tensor, weight: f64) -> Self {
@@ -89,6 +90,21 @@ impl Loss {
     }
 
     /// Makes a mean over `weight` tokens, or whatever the mean is over: the same update as [`sum`](Self::sum) with `value · weight`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{GradientAccumulator, Loss, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
+    /// let x = Tensor::new(&[1f32, 3., 5., 7., 0.], &Device::Cpu)?; // the last one is padding
+    /// let mean = x.narrow(0, 0, 4)?.broadcast_sub(&w)?.sqr()?.mean_all()?;
+    /// accumulator.add(Loss::weighted_mean(mean, 4.), 5)?;
+    /// let report = accumulator.update()?.expect("one micro-batch");
+    /// assert_eq!((report.samples, report.loss.weight()), (5, 4.));
+    /// assert_eq!(w.to_vec1::<f32>()?, [4.]); // the mean of the four
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn weighted_mean(value: Tensor, weight: f64) -> Self {
         Self::WeightedMean { value, weight }
     }
@@ -158,6 +174,21 @@ impl Weighted {
 }
 
 /// The loss of an update. On an asynchronous device it stays there until it is read.
+///
+/// `{}` waits for the device and shows four digits after the point, or `n/a` if the loss cannot be read.
+///
+/// ```
+/// # use candle_core::{Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let w = Var::new(&[0f32], &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let batch = Tensor::new(&[1f32, 3.], &Device::Cpu)?; // two samples
+/// let loss = trainer.step(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?.loss;
+/// assert_eq!((loss.read()?, loss.weight()), (5., 2.));
+/// assert_eq!(loss.to_string(), "5.0000");
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct StepLoss {
     /// The sum of the values read so far.
@@ -192,6 +223,23 @@ impl StepLoss {
     }
 
     /// Returns the sum of the weights, the samples or the terms of [`Loss::Sum`], for a mean over several updates.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let (mut sum, mut weight) = (0., 0.);
+    /// for x in [vec![1f32, 3.], vec![1.]] {
+    ///     let x = Tensor::new(x, &Device::Cpu)?;
+    ///     let loss = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?.loss;
+    ///     sum += loss.read()? * loss.weight();
+    ///     weight += loss.weight();
+    /// }
+    /// assert_eq!((sum, weight), (11., 3.)); // (1 + 9 + 1) / 3 is the mean
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn weight(&self) -> f64 {
         self.weight
     }

@@ -84,6 +84,18 @@ impl StepReport {
     /// Waits for the device and returns the loss: the weighted mean over all micro-batches, and with a group over all ranks; NaN if all had
     /// weight 0.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// let batch = Tensor::new(&[1f32, 3.], &Device::Cpu)?; // two samples
+    /// let report = trainer.step(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// assert_eq!(report.loss()?, 5.); // (1 + 9) / 2
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// candle's, from reading the device.
     pub fn loss(&self) -> Result<f64> {
@@ -92,6 +104,21 @@ impl StepReport {
 
     /// Returns what was checked of the closure, and found, if a batch was cut for the first time; see
     /// [`AdaptiveTrainer::check_cut`](crate::AdaptiveTrainer::check_cut).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+    /// use candle_headroom::batch::{CutFinding, Fixed};
+    ///
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(2)?).build()?;
+    /// let batch = Tensor::new(&[1f32, 3., 5., 7.], &Device::Cpu)?;
+    /// let report = trainer.step(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// let check = report.cut_check().expect("the first batch that was cut");
+    /// assert_eq!((check.samples, &check.finding), (2, &CutFinding::Agrees));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn cut_check(&self) -> Option<&CutCheck> {
         self.events.iter().rev().find_map(|event| match event {
             Event::CutChecked(check) => Some(check),
@@ -219,6 +246,26 @@ impl fmt::Debug for Recent {
 ///
 /// `{}` is a part of a line: `24 samples on 3 ranks, 120 ms computing, 35 ms waiting for rank 2, 4 ms reducing`. Times are the host's: on a GPU,
 /// work that is queued counts as reducing, which waits for it.
+///
+/// ```
+/// # #[cfg(feature = "distributed")] {
+/// # use candle_core::{Device, Tensor, Var};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let w = Var::new(&[0f32], &Device::Cpu)?;
+/// # let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.5).build()?;
+/// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+/// use candle_headroom::distributed::Group;
+///
+/// let group = Group::from_environment()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).group(&group).build()?;
+/// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+/// match &report.exchange {
+///     Some(exchange) => println!("{} samples, rank {} came last", exchange.samples(), exchange.slowest()),
+///     None => assert_eq!(group.size(), 1),
+/// }
+/// # }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Exchange {
@@ -233,6 +280,17 @@ pub struct Exchange {
 }
 
 /// A rank's part of an update.
+///
+/// ```
+/// use candle_headroom::train::Exchange;
+///
+/// /// The part of an update's time that this rank waited for others.
+/// fn idle(exchange: &Exchange) -> f64 {
+///     let own = &exchange.ranks[exchange.rank];
+///     let waited = exchange.waited.as_secs_f64();
+///     waited / (waited + own.computed.as_secs_f64())
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct RankWork {

@@ -14,6 +14,26 @@ use crate::error::{Result, StateError};
 use crate::optim::{Commit, Parameter, StateDict};
 
 /// What can be saved and continued in another process; for checkpoints.
+///
+/// [`AdaptiveTrainer`], [`AccumulatingTrainer`] and [`GradientAccumulator`] implement it. A type that wraps one of them hands every method on.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::train::Resumable;
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+///
+/// /// Works with every trainer.
+/// fn names(trainer: &impl Resumable) -> Vec<String> {
+///     trainer.model().into_iter().map(|parameter| parameter.name).collect()
+/// }
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let optimizer = Sgd::builder(vec![("w", w)]).build()?;
+/// let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// assert_eq!(names(&trainer), ["w"]);
+/// assert!(trainer.is_new() && trainer.updates() == 0);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub trait Resumable {
     /// Returns all parameters by name, frozen ones included, and after them [named
     /// buffers](super::AdaptiveTrainerBuilder::buffers) that are none of them, as `buffers.0` and so on.
@@ -348,6 +368,24 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// With a [sharded](crate::optim::FusedBuilder::sharded) optimizer in a [group](super::AdaptiveTrainerBuilder::group) all ranks call it together.
     /// Rank 0's is the whole state, which any number of ranks can load, and the others' are empty. All of it comes to rank 0's host memory.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use candle_headroom::{AdamW, AdaptiveTrainer};
+    /// # let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// # let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// use candle_headroom::optim::StateDict;
+    ///
+    /// let optimizer = AdamW::builder(vec![("w", w.clone())]).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// # let path = std::env::temp_dir().join(format!("candle-headroom-state-{}.safetensors", std::process::id()));
+    /// trainer.state()?.save(&path)?;
+    /// trainer.load_state(&StateDict::load(&path)?)?;
+    /// assert_eq!(trainer.updates(), 1);
+    /// # std::fs::remove_file(path).ok();
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state), and [`UpdateInterrupted`](crate::error::UpdateInterrupted) after one.

@@ -46,6 +46,16 @@ impl fmt::Display for Severity {
 }
 
 /// A kind of finding: its texts, apart from what was seen on a machine. docs/reference/environment-codes.md lists all kinds.
+///
+/// ```
+/// use candle_headroom_environment::{FindingCode, Severity};
+///
+/// let known = FindingCode::all().iter().find(|code| code.id == "HR-104");
+/// let mismatch = known.expect("an id never goes");
+/// assert_eq!(mismatch.title, "the kernel module and the user libraries have different versions");
+/// assert!(mismatch.severity == Severity::Failure && mismatch.prevents_cuda);
+/// assert!(mismatch.leads_to.contains("every CUDA program fails at start (803)"));
+/// ```
 #[derive(Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct FindingCode {
@@ -74,9 +84,10 @@ impl FindingCode {
     /// ```
     /// use candle_headroom_environment::FindingCode;
     ///
-    /// let known = FindingCode::all().iter().find(|code| code.id == "HR-104");
-    /// let known = known.expect("an id never goes");
-    /// println!("{}: {}; {}", known.id, known.title, known.next_step);
+    /// for code in FindingCode::all() {
+    ///     println!("{}: {}; {}", code.id, code.title, code.next_step);
+    /// }
+    /// assert!(FindingCode::all().is_sorted_by_key(|code| code.id));
     /// ```
     pub fn all() -> &'static [&'static FindingCode] {
         ALL
@@ -180,17 +191,21 @@ names! {
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
 ///
-/// Its texts are for a reader; a program compares `code.id`, as `HR-104`, which never changes its meaning.
+/// Its texts are for a reader; a program compares `code.id`, as `HR-104`, which never changes its meaning. Serialized, it has the texts of
+/// its code as fields; what is read back is known by its id, and an id that this version lacks is an error.
 ///
 /// ```
-/// use candle_headroom_environment::Environment;
+/// use candle_headroom_environment::{Environment, Finding};
 ///
 /// for finding in Environment::new().check().findings() {
 ///     println!("{} {}: {}", finding.severity(), finding.code.id, finding.seen);
 ///     if !finding.command.is_empty() {
 ///         println!("  $ {}", finding.command);
 ///     }
+///     let json = serde_json::to_string(finding)?;
+///     assert_eq!(serde_json::from_str::<Finding>(&json)?, *finding);
 /// }
+/// # Ok::<_, serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
@@ -223,6 +238,14 @@ impl Finding {
     }
 
     /// The severity of its code.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Severity, Versions};
+    ///
+    /// let other = Versions { mpi: Some("libmpi.so.40".to_owned()), ..Versions::default() };
+    /// let found = Versions::differences(&[Versions::default(), other]);
+    /// assert_eq!(found[0].severity(), Severity::Failure);
+    /// ```
     pub fn severity(&self) -> Severity {
         self.code.severity
     }

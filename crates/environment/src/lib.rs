@@ -1,5 +1,19 @@
 //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
+//! ```
+//! use candle_headroom_environment::{Environment, Requirement};
+//!
+//! let report = Environment::new().check();
+//! if !report.is_fit_for(Requirement::CudaInference) {
+//!     println!("{}", report.summary()); // such as "training will run on the CPU: this machine has no NVIDIA GPU"
+//! }
+//! assert!(report.is_fit_for(Requirement::Cpu));
+//! ```
+//!
+//! A check always ends in a [`Report`], within its time limit: what cannot be read, fails or hangs is a [`Finding`]. It repairs nothing,
+//! and it allocates nothing on a GPU. Each finding has an id that never changes its meaning, what was seen, the consequences and what to do
+//! next: programs compare ids, people read the rest. A report can be serialized, and [`redacted`](Report::redacted) for a public issue.
+//!
 //! `probe` reads files and libraries, each subject in a thread of its own, and `judge` draws conclusions; what concerns nobody else is read
 //! and judged in one file (`host`, `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints or fails: what
 //! cannot be read is a finding.
@@ -94,7 +108,15 @@ pub struct Environment {
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 impl Environment {
-    /// This machine and the process's variables.
+    /// This machine and the process's variables as they are now. Nothing is checked yet.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let environment = Environment::new();
+    /// let report = environment.check();
+    /// assert_eq!(report.worst(), report.findings()[0].severity());
+    /// ```
     pub fn new() -> Self {
         Self {
             source: Source::of_this_process(source::kernels_of_this_build()),
@@ -106,8 +128,24 @@ impl Environment {
     /// alone. Absolute links in the folder lead out of it; to check an image, use `chroot`.
     ///
     /// # Safety
-    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder, or where links there lead, in this process. It
-    /// must be sound to load and call them as NVIDIA's.
+    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder, or where links there
+    /// lead, in this process. It must be sound to load and call them as NVIDIA's.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let root = std::env::temp_dir().join(format!("headroom-root-{}", std::process::id()));
+    /// std::fs::create_dir_all(root.join("proc"))?;
+    /// std::fs::write(root.join("proc/meminfo"), "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n")?;
+    ///
+    /// // SAFETY: the folder has no libraries.
+    /// let report = unsafe { Environment::new().root(&root) }.check();
+    /// let mut findings = report.findings().iter();
+    /// assert!(findings.any(|finding| finding.seen.ends_with("12.0 GiB free of 16.0 GiB")));
+    /// assert_eq!(report.summary(), "training will run on the CPU: this machine has no NVIDIA GPU");
+    /// # std::fs::remove_dir_all(root)?;
+    /// # Ok::<_, std::io::Error>(())
+    /// ```
     #[must_use]
     #[allow(unsafe_code, reason = "it names libraries to run")]
     pub unsafe fn root(mut self, root: impl Into<PathBuf>) -> Self {
@@ -119,13 +157,14 @@ impl Environment {
     /// process's own.
     ///
     /// ```
-    /// use candle_headroom_environment::{Environment, Requirement};
+    /// use candle_headroom_environment::Environment;
     ///
-    /// // As a job would see it that is given the first GPU alone.
-    /// let variables = std::env::vars().filter(|(name, _)| name != "CUDA_VISIBLE_DEVICES");
-    /// let variables = variables.chain([("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())]);
+    /// // As a job would see it whose script names a toolkit that this machine lacks.
+    /// let variables = std::env::vars().filter(|(name, _)| name != "CUDA_HOME");
+    /// let variables = variables.chain([("CUDA_HOME".to_owned(), "/opt/cuda-9.9".to_owned())]);
     /// let report = Environment::new().variables(variables).check();
-    /// println!("{}", report.is_fit_for(Requirement::CudaInference));
+    /// let mut findings = report.findings().iter();
+    /// assert!(findings.any(|finding| finding.code.id == "HR-503" && finding.seen == "CUDA_HOME=/opt/cuda-9.9"));
     /// ```
     #[must_use]
     pub fn variables<N: Into<String>, V: Into<String>>(
@@ -142,11 +181,12 @@ impl Environment {
     /// checks candle's kernels and its own by default.
     ///
     /// ```
-    /// use candle_headroom_environment::Environment;
+    /// use candle_headroom_environment::{Environment, Finding};
     ///
     /// let ptx = ".version 8.0\n.target sm_80\n.address_size 64\n";
     /// let report = Environment::new().kernels("our kernels", ptx).check();
-    /// println!("{report}");
+    /// let unknown = |finding: &Finding| finding.code.id == "HR-310" && finding.seen.starts_with("our kernels");
+    /// assert!(!report.findings().iter().any(unknown)); // the version and the target were read
     /// ```
     #[must_use]
     pub fn kernels(mut self, name: &str, ptx: &str) -> Self {
@@ -164,6 +204,8 @@ impl Environment {
     /// for obstacle in report.obstacles(Requirement::Ranks) {
     ///     eprintln!("{}: {}", obstacle.code.title, obstacle.seen);
     /// }
+    /// let mpi = ["HR-820", "HR-821"]; // it is found, or not installed completely
+    /// assert!(report.findings().iter().any(|finding| mpi.contains(&finding.code.id)));
     /// ```
     #[must_use]
     pub fn for_ranks(mut self) -> Self {
@@ -176,12 +218,14 @@ impl Environment {
     /// What has not answered by then is a finding, `HR-001`, and everything else is in the report.
     ///
     /// ```
-    /// use std::time::Duration;
+    /// use std::time::{Duration, Instant};
     ///
     /// use candle_headroom_environment::Environment;
     ///
+    /// let started = Instant::now();
     /// let report = Environment::new().time_limit(Duration::from_secs(5)).check();
     /// println!("{}", report.summary());
+    /// assert!(started.elapsed() < Duration::from_secs(30)); // also where a driver hangs
     /// ```
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
@@ -195,6 +239,16 @@ impl Environment {
     ///
     /// This initializes libcuda, as creating a candle device would: from then on a change of `CUDA_VISIBLE_DEVICES` has no effect on this
     /// process, and a forked child must not use CUDA. Nothing is allocated on a GPU.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Severity};
+    ///
+    /// let report = Environment::new().check();
+    /// for finding in report.findings().iter().filter(|finding| finding.severity() >= Severity::Warning) {
+    ///     println!("{}: {}", finding.code.title, finding.next_step);
+    /// }
+    /// assert!(report.findings().iter().any(|finding| finding.code.id == "HR-800")); // how this program was built
+    /// ```
     pub fn check(&self) -> Report {
         let mut findings = Findings::default();
         let source = Arc::new(self.source.clone());

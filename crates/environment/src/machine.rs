@@ -1,4 +1,8 @@
 //! The machine as the probes saw it.
+//!
+//! [`gather`] runs all probes at once, each in a thread of its own, and waits until the deadline; NCCL is loaded last, and only where ranks
+//! are intended. A probe that hangs, panics or crashes another process is a finding, and its part of [`Facts`] is unknown. NVML and CUDA count
+//! GPUs in different orders, so that a [`Gpu`] is joined from both by its UUID.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +20,21 @@ use crate::system::SystemMemory;
 use crate::{Answer, Findings, Reply, Source, code, host, toolkit};
 
 /// A GPU, as NVML or CUDA describes it; `None` for what neither reports.
+///
+/// ```
+/// use candle_headroom_environment::Gpu;
+///
+/// // CUDA's ordinal of the visible GPU with the most free memory.
+/// fn emptiest(gpus: &[Gpu]) -> Option<u32> {
+///     let visible = gpus.iter().filter(|gpu| gpu.visible);
+///     visible.max_by_key(|gpu| gpu.memory_free)?.ordinal
+/// }
+///
+/// let (mut one, mut other) = (Gpu::default(), Gpu::default());
+/// (one.visible, one.ordinal, one.memory_free) = (true, Some(0), Some(8 << 30));
+/// (other.visible, other.ordinal, other.memory_free) = (true, Some(1), Some(1 << 30));
+/// assert_eq!(emptiest(&[one, other]), Some(0));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Gpu {

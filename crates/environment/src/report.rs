@@ -28,6 +28,8 @@ use super::{Finding, FindingCode, Findings, Gpu, Severity, Versions, code};
 /// for finding in report.obstacles(Requirement::CudaInference) {
 ///     eprintln!("no CUDA: {} ({})", finding.code.title, finding.seen);
 /// }
+/// assert_eq!(serde_json::to_value(&report)?["schema"], 1);
+/// # Ok::<_, serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Report {
@@ -63,7 +65,15 @@ impl Report {
         report
     }
 
-    /// All findings, the worst first, then by code and GPU.
+    /// All findings, the worst first, then by code and GPU. There is at least one.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().check();
+    /// let findings = report.findings();
+    /// assert!(findings.is_sorted_by(|one, next| one.severity() >= next.severity()));
+    /// ```
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -77,13 +87,22 @@ impl Report {
     ///     let name = gpu.name.as_deref().unwrap_or("unknown");
     ///     let free = gpu.memory_free.map(ByteSize); // bytes
     ///     println!("GPU {}: {name}, free: {free:?}", gpu.index);
+    ///     assert!(gpu.memory_free <= gpu.memory_total);
     /// }
     /// ```
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
 
-    /// What ranks that train together must have in common.
+    /// What ranks that train together must have in common, as this process has it.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{Environment, Versions};
+    ///
+    /// let report = Environment::new().check();
+    /// let ranks = [report.versions().clone(), report.versions().clone()];
+    /// assert!(Versions::differences(&ranks).is_empty());
+    /// ```
     pub fn versions(&self) -> &Versions {
         &self.versions
     }
@@ -96,24 +115,55 @@ impl Report {
     /// // The exit status of a health check.
     /// let report = Environment::new().check();
     /// let status = i32::from(report.worst() >= Severity::Failure);
+    /// let failed = report.findings().iter().any(|finding| finding.severity() == Severity::Failure);
+    /// assert_eq!(status, i32::from(failed));
     /// ```
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(Finding::severity);
         severities.max().unwrap_or(Severity::Ok)
     }
 
-    /// One line: what this machine is fit for, and why for no more.
+    /// One line: what this machine is fit for, and why for no more. It is also the first line of the text.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Environment;
+    ///
+    /// let report = Environment::new().check();
+    /// let text = report.to_string();
+    /// assert!(text.lines().next().is_some_and(|line| line.ends_with(report.summary())));
+    /// ```
     pub fn summary(&self) -> &str {
         &self.summary
     }
 
     /// Whether nothing is known to prevent it. Work on a GPU also requires that CUDA has started.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{ByteSize, Environment, Requirement};
+    ///
+    /// let report = Environment::new().check();
+    /// let training = Requirement::cuda_training(ByteSize::gib(8).as_u64());
+    /// let device = if report.is_fit_for(training) { "cuda" } else { "cpu" };
+    /// assert_eq!(device == "cuda", report.obstacles(training).is_empty());
+    /// ```
     pub fn is_fit_for(&self, requirement: Requirement) -> bool {
         self.obstacles(requirement).is_empty()
     }
 
     /// The findings that prevent it. A finding about one GPU counts only if no other GPU is left. Nothing
     /// prevents work on the CPU.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{ByteSize, Environment, Requirement};
+    ///
+    /// let report = Environment::new().check();
+    /// let training = Requirement::cuda_training(ByteSize::pib(1).as_u64()); // more than any GPU has
+    /// for obstacle in report.obstacles(training) {
+    ///     eprintln!("{} ({}): {}", obstacle.code.title, obstacle.seen, obstacle.next_step);
+    /// }
+    /// assert!(!report.obstacles(training).is_empty());
+    /// assert!(report.obstacles(Requirement::Cpu).is_empty());
+    /// ```
     pub fn obstacles(&self, requirement: Requirement) -> Vec<Finding> {
         match requirement {
             Requirement::Cpu => Vec::new(),
@@ -132,8 +182,11 @@ impl Report {
     /// ```
     /// use candle_headroom_environment::Environment;
     ///
-    /// let report = Environment::new().check().redacted();
-    /// println!("{report}"); // for a public issue
+    /// let variables = [("USER", "alice"), ("CUDA_HOME", "/home/alice/cuda")];
+    /// let report = Environment::new().variables(variables).check();
+    /// assert!(report.to_string().contains("CUDA_HOME=/home/alice/cuda")); // a folder that does not exist
+    /// println!("{}", report.redacted()); // for a public issue
+    /// assert!(!report.redacted().to_string().contains("alice"));
     /// ```
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
@@ -251,7 +304,17 @@ impl Report {
     }
 }
 
-/// Adds findings, such as that of [`Environment::smoke_test`](crate::Environment::smoke_test).
+/// Adds findings, such as that of [`Environment::smoke_test`](crate::Environment::smoke_test). They count as those of the check.
+///
+/// ```
+/// use candle_headroom_environment::{Environment, Versions};
+///
+/// // As if another rank had another NCCL.
+/// let other = Versions { nccl: Some("0.0.0".to_owned()), ..Versions::default() };
+/// let mut report = Environment::new().check();
+/// report.extend(Versions::differences(&[Versions::default(), other]));
+/// assert!(report.findings().iter().any(|finding| finding.code.id == "HR-861"));
+/// ```
 impl Extend<Finding> for Report {
     fn extend<T: IntoIterator<Item = Finding>>(&mut self, findings: T) {
         self.findings.extend(findings);
@@ -287,13 +350,27 @@ pub enum Requirement {
     Ranks,
 }
 
-/// A text that names no requirement.
+/// A text that names no requirement. Its own text names those that there are.
+///
+/// ```
+/// use candle_headroom_environment::Requirement;
+///
+/// let error = "gpu".parse::<Requirement>().unwrap_err();
+/// assert!(error.to_string().starts_with("unknown requirement `gpu`: use `cpu`, `cuda`"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown requirement `{0}`: use `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`")]
 pub struct UnknownRequirement(String);
 
 impl Requirement {
     /// Work on a GPU that has this many bytes free.
+    ///
+    /// ```
+    /// use candle_headroom_environment::{ByteSize, Requirement};
+    ///
+    /// let training = Requirement::cuda_training(ByteSize::gib(8).as_u64());
+    /// assert_eq!(training.to_string(), "work on a GPU with 8.0 GiB of free memory");
+    /// ```
     pub fn cuda_training(bytes: u64) -> Self {
         Self::CudaTraining { bytes }
     }

@@ -73,7 +73,18 @@ impl Versions {
         }
     }
 
-    /// Findings about what differs between ranks, given that of rank 0, rank 1 and so on, the gravest first. Empty if all agree.
+    /// Findings about what differs between ranks, given that of rank 0, rank 1 and so on, the gravest first. Empty if all agree. What is
+    /// missing on some ranks differs too.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Versions;
+    ///
+    /// let mut ranks = vec![Versions::default(); 4];
+    /// ranks[3].nccl = Some("2.27.3".to_owned());
+    /// let found = Versions::differences(&ranks);
+    /// assert_eq!(found[0].code.id, "HR-861");
+    /// assert_eq!(found[0].seen, "NCCL: 2.27.3 on rank 3; none on ranks 0 to 2");
+    /// ```
     pub fn differences(ranks: &[Self]) -> Vec<Finding> {
         type Value = fn(&Versions) -> String;
         let parts: [(&'static FindingCode, &str, Value); 7] = [

@@ -1,4 +1,8 @@
 //! Activation functions of [`candle_nn::activation`], each as one operation.
+//!
+//! The graph keeps no intermediate results: the backward pass computes the derivative from the input. f16 and bf16 are computed in f32
+//! and rounded once. [`Activation`] deserializes from the names that candle's does, such as `silu` and `gelu_pytorch_tanh` in the
+//! configurations of Hugging Face's models.
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -24,13 +28,17 @@ use crate::ops::elementwise::apply;
 /// let x = Tensor::new(&[-1f32, 3., 9.], &Device::Cpu)?;
 /// assert_eq!(Activation::Relu.forward(&x)?.to_vec1::<f32>()?, [0., 3., 9.]);
 /// assert_eq!(Activation::Relu6.forward(&x)?.to_vec1::<f32>()?, [0., 3., 6.]);
+///
+/// // From a model's configuration.
+/// let named: Activation = serde_json::from_str("\"gelu_pytorch_tanh\"").expect("a name");
+/// assert_eq!(named, Activation::GeluPytorchTanh);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
-    /// x · Φ(x), with the distribution function of the normal distribution.
+    /// x · Φ(x), with the distribution function of the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415).
     #[default]
     #[serde(alias = "gelu")]
     Gelu,
@@ -110,7 +118,8 @@ impl Module for Activation {
     }
 }
 
-/// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
+/// A rectifier with a trained slope for negative numbers (He et al. 2015, arXiv 1502.01852), one for all or one for each channel, as
+/// [`candle_nn::PReLU`]. The derivative at zero is the mean of both slopes.
 ///
 /// It keeps its output.
 ///
@@ -135,16 +144,46 @@ pub struct PReLU {
 
 impl PReLU {
     /// A layer with these slopes: one number if `is_scalar`, or one for each channel, which is dimension 1 of the input.
+    /// `forward` fails for an input with another number of channels.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Module, PReLU};
+    ///
+    /// let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?; // of two channels
+    /// let x = Tensor::new(&[[-2f32, -4.], [1., 3.]], &Device::Cpu)?; // [samples, channels]
+    /// let y = PReLU::new(slopes, false).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[-1., -1.], [1., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(weight: Tensor, is_scalar: bool) -> Self {
         Self { weight, is_scalar }
     }
 
     /// The slopes.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom_nn::PReLU;
+    /// # let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?;
+    /// let layer = PReLU::new(slopes, false);
+    /// assert_eq!(layer.weight().dims(), [2]); // of two channels
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
     /// Whether all channels have the same slope.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom_nn::PReLU;
+    /// # let slopes = Tensor::new(&[0.5f32, 0.25], &Device::Cpu)?;
+    /// let layer = PReLU::new(slopes, false);
+    /// assert!(!layer.is_scalar());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn is_scalar(&self) -> bool {
         self.is_scalar
     }
@@ -210,6 +249,17 @@ impl Module for PReLU {
 }
 
 /// Makes a [`PReLU`] with slopes of 0.25, named `weight`: one for each of `num_channels`, or one for all.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, prelu};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let layer = prelu(Some(3), vb)?;
+/// assert_eq!(layer.weight().to_vec1::<f32>()?, [0.25; 3]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

@@ -1,4 +1,8 @@
 //! Batch normalization, as [`mod@candle_nn::batch_norm`], with a backward pass that keeps little memory.
+//!
+//! In training a sample's value depends on the other samples, so a batch that is cut into micro-batches is normalized by other
+//! statistics than the whole batch. In evaluation it does not. A [`recompute`](crate::recompute()) region updates the running
+//! statistics once, although it runs twice.
 
 use candle_core::{Result, Tensor, Var, bail};
 pub use candle_nn::batch_norm::BatchNormConfig;
@@ -57,6 +61,18 @@ impl BatchNorm {
     constructor! {
         /// With a momentum of 0.1. All tensors have `num_features` elements, the number of channels.
         ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// use candle_headroom_nn::{BatchNorm, ModuleT};
+        ///
+        /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+        /// let norm = BatchNorm::new(1, channel(1.)?, channel(4.)?, channel(10.)?, channel(5.)?, 0.)?;
+        /// let x = Tensor::new(&[[3f32], [1.]], &Device::Cpu)?; // [samples, channels]
+        /// let y = norm.forward_t(&x, false)?; // (x − 1) / √4 · 10 + 5
+        /// assert_eq!(y.to_vec2::<f32>()?, [[15.], [5.]]);
+        /// # Ok::<(), candle_core::Error>(())
+        /// ```
+        ///
         /// # Errors
         /// If a tensor has another shape, or `eps` is negative.
         new(num_features: usize, running_mean: Tensor, running_var: Tensor, weight: Tensor, bias: Tensor, eps: f64)
@@ -65,6 +81,17 @@ impl BatchNorm {
     constructor! {
         /// [`new`](Self::new) without weight and bias.
         ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// use candle_headroom_nn::{BatchNorm, ModuleT};
+        ///
+        /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+        /// let norm = BatchNorm::new_no_bias(1, channel(1.)?, channel(4.)?, 0.)?;
+        /// let x = Tensor::new(&[[3f32], [1.]], &Device::Cpu)?; // [samples, channels]
+        /// assert_eq!(norm.forward_t(&x, false)?.to_vec2::<f32>()?, [[1.], [0.]]);
+        /// # Ok::<(), candle_core::Error>(())
+        /// ```
+        ///
         /// # Errors
         /// As [`new`](Self::new).
         new_no_bias(num_features: usize, running_mean: Tensor, running_var: Tensor, eps: f64)
@@ -72,6 +99,19 @@ impl BatchNorm {
 
     constructor! {
         /// [`new`](Self::new) with a momentum from 0 to 1: the part of a new running statistic that comes from the batch.
+        ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// use candle_headroom_nn::{BatchNorm, ModuleT};
+        ///
+        /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+        /// let (mean, variance) = (channel(0.)?, channel(1.)?);
+        /// let norm = BatchNorm::new_with_momentum(1, mean, variance, channel(1.)?, channel(0.)?, 1e-5, 1.)?;
+        /// norm.forward_t(&Tensor::new(&[[1f32], [3.]], &Device::Cpu)?, true)?;
+        /// assert_eq!(norm.running_mean().to_vec1::<f32>()?, [2.]); // that of the batch
+        /// assert_eq!(norm.running_var().to_vec1::<f32>()?, [2.]); // unbiased
+        /// # Ok::<(), candle_core::Error>(())
+        /// ```
         ///
         /// # Errors
         /// As [`new`](Self::new), or if the momentum is out of range.
@@ -89,6 +129,17 @@ impl BatchNorm {
     constructor! {
         /// [`new_with_momentum`](Self::new_with_momentum) without weight and bias.
         ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// use candle_headroom_nn::{BatchNorm, ModuleT};
+        ///
+        /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+        /// let norm = BatchNorm::new_no_bias_with_momentum(1, channel(0.)?, channel(1.)?, 1e-5, 0.5)?;
+        /// norm.forward_t(&Tensor::new(&[[1f32], [3.]], &Device::Cpu)?, true)?;
+        /// assert_eq!(norm.running_mean().to_vec1::<f32>()?, [1.]); // halfway from 0 to 2
+        /// # Ok::<(), candle_core::Error>(())
+        /// ```
+        ///
         /// # Errors
         /// As [`new_with_momentum`](Self::new_with_momentum).
         new_no_bias_with_momentum(num_features: usize, running_mean: Tensor, running_var: Tensor, eps: f64, momentum: f64)
@@ -98,6 +149,19 @@ impl BatchNorm {
 impl BatchNorm {
     /// Normalizes with the statistics of the batch and updates the running ones. The running variance takes the unbiased variance:
     /// n / (n − 1) times that of the batch, for n values of each channel.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::BatchNorm;
+    ///
+    /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+    /// let norm = BatchNorm::new_no_bias(1, channel(0.)?, channel(1.)?, 0.)?;
+    /// let x = Tensor::new(&[[1f32], [3.]], &Device::Cpu)?; // mean 2, variance 1
+    /// assert_eq!(norm.forward_train(&x)?.to_vec2::<f32>()?, [[-1.], [1.]]);
+    /// let error = norm.forward_train(&x.narrow(0, 0, 1)?).unwrap_err();
+    /// assert!(error.to_string().contains("at least 2 values for each channel"));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the input has fewer than two dimensions, other channels, or only one value for each channel, which has no variance (candle
@@ -206,14 +270,34 @@ impl ModuleT for BatchNorm {
 
 /// Creates a [`BatchNorm`] from the tensors `running_mean`, `running_var` and, if `config.affine`, `weight` and `bias`.
 ///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{BatchNormConfig, VarBuilder, VarMap, batch_norm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let config = BatchNormConfig { momentum: 0.01, affine: false, ..Default::default() };
+/// let norm = batch_norm(3, config, vb)?; // or 1e-5 in place of `config`
+/// assert_eq!((norm.momentum(), norm.running_mean().dims()), (0.01, &[3][..]));
+/// assert!(norm.weight_and_bias().is_none());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
-/// If `vb` has no such tensors of `num_features` elements, or `config.eps` is negative.
+/// If `vb` has no such tensors of `num_features` elements, `config.eps` is negative, or `config.momentum` is not from 0 to 1.
 pub fn batch_norm<C: Into<BatchNormConfig>>(
     num_features: usize,
     config: C,
     vb: VarBuilder,
 ) -> Result<BatchNorm> {
     let config = config.into();
+    // candle's function does not look, though its constructors do.
+    if !(0. ..=1.).contains(&config.momentum) {
+        bail!(
+            "batch-norm: the momentum must be from 0 to 1, got {}",
+            config.momentum
+        );
+    }
     Ok(BatchNorm {
         inner: candle_nn::batch_norm(num_features, config, vb)?,
         remove_mean: config.remove_mean,

@@ -8,6 +8,18 @@ use super::attention::{AttnMask, flash_attn};
 ///
 /// It keeps what [`flash_attn`] keeps.
 ///
+/// ```
+/// # #![allow(deprecated)]
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::cpu_flash_attention::run_flash_attn_cpu;
+///
+/// let q = Tensor::randn(0f32, 1., (2, 10, 8, 16), &Device::Cpu)?; // [batch, positions, heads, width]
+/// let mask = Tensor::zeros((10, 10), DType::F32, &Device::Cpu)?; // hides nothing
+/// let y = run_flash_attn_cpu::<f32>(&q, &q, &q, Some(&mask), 0.25, None, None)?;
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`flash_attn`].
 #[deprecated(note = "use `nn::attention::{flash_attn, AttnMask}`")]

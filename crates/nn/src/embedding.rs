@@ -1,4 +1,7 @@
 //! The embedding layer of [`mod@candle_nn::embedding`], with a gradient that is summed in f32.
+//!
+//! Values are candle's: rows of the table, unchanged. The gradient has the shape of the table. A token that occurs any number of
+//! times gets the sum of its gradients, which is computed in f32, f64 for f64, and rounded to the type of the table once.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -34,6 +37,20 @@ pub struct Embedding {
 
 impl Embedding {
     /// A layer with the table `embeddings` (rows, `hidden_size`).
+    ///
+    /// On the CPU, `forward` fails for a number that is not below the number of rows, but for the largest value of its type, such as
+    /// `u32::MAX`, which gives a row of zeros.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Embedding, Module};
+    ///
+    /// let table = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?; // [rows, width]
+    /// let tokens = Tensor::new(&[1u32, 1, 0], &Device::Cpu)?;
+    /// let y = Embedding::new(table, 2).forward(&tokens)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[3., 4.], [3., 4.], [1., 2.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         Self {
             embeddings,
@@ -42,11 +59,29 @@ impl Embedding {
     }
 
     /// The table.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Embedding;
+    /// # let table = Tensor::ones((1000, 64), DType::F32, &Device::Cpu)?;
+    /// let tokens = Embedding::new(table, 64);
+    /// assert_eq!(tokens.embeddings().dims(), [1000, 64]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn embeddings(&self) -> &Tensor {
         &self.embeddings
     }
 
     /// The number of elements of a row.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Embedding;
+    /// # let table = Tensor::ones((1000, 64), DType::F32, &Device::Cpu)?;
+    /// let tokens = Embedding::new(table, 64);
+    /// assert_eq!(tokens.hidden_size(), 64);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn hidden_size(&self) -> usize {
         self.hidden_size
     }
@@ -87,6 +122,17 @@ impl Module for Embedding {
 }
 
 /// Makes an [`Embedding`] with a table (`in_size`, `out_size`) named `weight`, initialized as by [`candle_nn::embedding()`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, embedding};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let tokens = embedding(1000, 64, vb.pp("tokens"))?; // `tokens.weight`
+/// assert_eq!(tokens.embeddings().dims(), [1000, 64]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

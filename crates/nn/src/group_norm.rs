@@ -1,4 +1,7 @@
 //! Group normalization, as [`mod@candle_nn::group_norm`], with a backward pass that keeps little memory.
+//!
+//! Each group of each sample is normalized by itself, in training and in evaluation alike: a sample's value does not depend on the
+//! others, so a batch may be cut anywhere.
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -36,6 +39,18 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// `weight` and `bias` have `num_channels` elements; `eps` is added to the variance.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{GroupNorm, Module};
+    ///
+    /// let weight = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[0f32, 10.], &Device::Cpu)?;
+    /// let norm = GroupNorm::new(weight, bias, 2, 1, 0.)?; // both channels in one group
+    /// let x = Tensor::new(&[[[1f32], [3.]]], &Device::Cpu)?; // [batch, channels, positions]
+    /// assert_eq!(norm.forward(&x)?.to_vec3::<f32>()?, [[[-1.], [12.]]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If `num_groups` does not divide `num_channels`.
@@ -101,6 +116,18 @@ impl Module for GroupNorm {
 }
 
 /// Creates a [`GroupNorm`] from the tensors `weight` and `bias`.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, group_norm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// group_norm(8, 64, 1e-5, vb.pp("norm"))?; // `norm.weight` and `norm.bias`
+/// let error = group_norm(7, 64, 1e-5, vb.pp("norm")).unwrap_err();
+/// assert!(error.to_string().contains("num_groups (7) must divide num_channels (64)"));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If `vb` has no such tensors of `num_channels` elements, or `num_groups` does not divide `num_channels`.

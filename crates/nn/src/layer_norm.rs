@@ -1,4 +1,10 @@
 //! Layer normalization and RMS normalization, as [`mod@candle_nn::layer_norm`], with a backward pass.
+//!
+//! Each row of the last dimension is normalized by itself, so a row's value and gradient do not depend on the other rows. All
+//! arithmetic is in f32, f64 for f64, and rounded once at the end; so are the gradients of weight and bias, which are sums over all
+//! rows. The variance is summed around the mean. The graph keeps the output; the backward pass computes the statistics again.
+//!
+//! The same as functions: [`ops::layer_norm`](crate::ops::layer_norm()) and [`ops::rms_norm`](crate::ops::rms_norm()).
 
 use candle_core::{D, Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -34,37 +40,109 @@ use super::kernel::{
 pub struct LayerNorm(candle_nn::LayerNorm);
 
 impl LayerNorm {
-    /// Subtracts the mean, divides by √(variance + `eps`), multiplies by `weight` and adds `bias`.
+    /// Subtracts the mean, divides by √(variance + `eps`), multiplies by `weight` and adds `bias`. Both have the type of the input
+    /// and as many elements as its last dimension; other shapes are broadcast.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{LayerNorm, Module};
+    ///
+    /// let weight = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[0f32, 10.], &Device::Cpu)?;
+    /// let x = Tensor::new(&[[1f32, 3.]], &Device::Cpu)?; // mean 2, variance 1
+    /// let y = LayerNorm::new(weight, bias, 0.).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[-1., 12.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
         Self(candle_nn::LayerNorm::new(weight, bias, eps))
     }
 
     /// [`new`](Self::new) without a bias.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{LayerNorm, Module};
+    ///
+    /// let weight = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let x = Tensor::new(&[[1f32, 3.]], &Device::Cpu)?; // mean 2, variance 1
+    /// let y = LayerNorm::new_no_bias(weight, 0.).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[-1., 2.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
         Self(candle_nn::LayerNorm::new_no_bias(weight, eps))
     }
 
     /// Divides by √(mean of squares + `eps`) and multiplies by `weight`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{LayerNorm, Module};
+    ///
+    /// let weight = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let x = Tensor::new(&[[2f32, 2.]], &Device::Cpu)?; // mean of squares 4
+    /// let y = LayerNorm::rms_norm(weight, 0.).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
         Self(candle_nn::LayerNorm::rms_norm(weight, eps))
     }
 
     /// The weight.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::LayerNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// let norm = LayerNorm::new_no_bias(weight, 1e-5);
+    /// assert_eq!(norm.weight().dims(), [64]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         self.0.weight()
     }
 
     /// The bias, if there is one.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::LayerNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// # let bias = weight.zeros_like()?;
+    /// let norm = LayerNorm::new(weight, bias, 1e-5);
+    /// assert_eq!(norm.bias().expect("a bias").dims(), [64]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn bias(&self) -> Option<&Tensor> {
         self.0.bias()
     }
 
     /// The number added to the variance.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::LayerNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// let norm = LayerNorm::new_no_bias(weight, 1e-5);
+    /// assert_eq!(norm.eps(), 1e-5);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn eps(&self) -> f64 {
         self.0.eps()
     }
 
     /// Whether the mean is subtracted.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::LayerNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// assert!(LayerNorm::new_no_bias(weight.clone(), 1e-5).remove_mean());
+    /// assert!(!LayerNorm::rms_norm(weight, 1e-5).remove_mean());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn remove_mean(&self) -> bool {
         self.0.remove_mean()
     }
@@ -94,6 +172,19 @@ impl Module for LayerNorm {
 
 /// Creates a [`LayerNorm`] from the tensors `weight` (or `gamma`) and, if `config.affine`, `bias` (or `beta`).
 ///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{LayerNormConfig, VarBuilder, VarMap, layer_norm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = layer_norm(64, 1e-5, vb.pp("norm"))?; // `norm.weight` and `norm.bias`
+/// assert_eq!(norm.bias().expect("a bias").dims(), [64]);
+/// let config = LayerNormConfig { affine: false, ..Default::default() };
+/// assert!(layer_norm(64, config, vb.pp("other"))?.bias().is_none());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// If `vb` has no such tensors of `size` elements.
 pub fn layer_norm<C: Into<LayerNormConfig>>(
@@ -105,6 +196,18 @@ pub fn layer_norm<C: Into<LayerNormConfig>>(
 }
 
 /// Creates a [`LayerNorm`] without bias from the tensor `weight` (or `gamma`).
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, layer_norm_no_bias};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = layer_norm_no_bias(4, 1e-5, vb)?;
+/// assert_eq!(norm.weight().to_vec1::<f32>()?, [1.; 4]); // a new weight begins with ones
+/// assert!(norm.bias().is_none());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If `vb` has no such tensor of `size` elements.
@@ -133,26 +236,75 @@ pub struct RmsNorm(LayerNorm);
 
 impl RmsNorm {
     /// Divides by √(mean of squares + `eps`) and multiplies by `weight`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Module, RmsNorm};
+    ///
+    /// let weight = Tensor::new(&[1f32, 3.], &Device::Cpu)?;
+    /// let x = Tensor::new(&[[2f32, 2.]], &Device::Cpu)?; // mean of squares 4
+    /// let y = RmsNorm::new(weight, 0.).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(weight: Tensor, eps: f64) -> Self {
         Self(LayerNorm::rms_norm(weight, eps))
     }
 
     /// The same as a [`LayerNorm`] that does not subtract the mean.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{LayerNorm, RmsNorm};
+    ///
+    /// let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// let inner: LayerNorm = RmsNorm::new(weight, 1e-6).into_inner();
+    /// assert!(!inner.remove_mean());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn into_inner(self) -> LayerNorm {
         self.0
     }
 
     /// The weight.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::RmsNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// let norm = RmsNorm::new(weight, 1e-6);
+    /// assert_eq!(norm.weight().dims(), [64]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         self.0.weight()
     }
 
     /// The number added to the mean of squares.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::RmsNorm;
+    /// # let weight = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+    /// let norm = RmsNorm::new(weight, 1e-6);
+    /// assert_eq!(norm.eps(), 1e-6);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn eps(&self) -> f64 {
         self.0.eps()
     }
 
     /// The same as `forward`, which has a backward pass too.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::RmsNorm;
+    ///
+    /// let norm = RmsNorm::new(Tensor::ones(2, DType::F32, &Device::Cpu)?, 0.);
+    /// let x = Tensor::new(&[[2f32, -2.]], &Device::Cpu)?;
+    /// assert_eq!(norm.forward_diff(&x)?.to_vec2::<f32>()?, [[1., -1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the weight does not match `xs` in shape or type.
@@ -174,6 +326,17 @@ impl Module for RmsNorm {
 }
 
 /// Creates a [`RmsNorm`] from the tensor `weight` (or `gamma`).
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, rms_norm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = rms_norm(4, 1e-6, vb.pp("norm"))?; // `norm.weight`
+/// assert_eq!(norm.weight().to_vec1::<f32>()?, [1.; 4]); // a new weight begins with ones
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If `vb` has no such tensor of `size` elements.

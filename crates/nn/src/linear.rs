@@ -1,4 +1,8 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
+//!
+//! Product and bias are one node of the graph, which keeps the input for the gradient of the weight, and no input of a frozen weight.
+//! Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
+//! sums over all tokens, those of weight and bias, are summed in f32.
 
 use candle_core::{D, Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
@@ -35,16 +39,47 @@ pub struct Linear {
 
 impl Linear {
     /// A layer with a weight (out, in) and a bias (out).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Linear, Module};
+    ///
+    /// let weight = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?; // [out, in]
+    /// let x = Tensor::new(&[[1f32, 10.]], &Device::Cpu)?; // [samples, in]
+    /// let y = Linear::new(weight, None).forward(&x)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[21., 43.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self { weight, bias }
     }
 
     /// The weight (out, in).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Linear;
+    /// # let weight = Tensor::ones((3, 2), DType::F32, &Device::Cpu)?;
+    /// # let bias = Tensor::ones(3, DType::F32, &Device::Cpu)?;
+    /// let layer = Linear::new(weight, Some(bias));
+    /// assert_eq!(layer.weight().dims(), [3, 2]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
     /// The bias (out).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Linear;
+    /// # let weight = Tensor::ones((3, 2), DType::F32, &Device::Cpu)?;
+    /// # let bias = Tensor::ones(3, DType::F32, &Device::Cpu)?;
+    /// let layer = Linear::new(weight, Some(bias));
+    /// assert_eq!(layer.bias().expect("a bias").dims(), [3]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
@@ -166,6 +201,18 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
 
 /// Makes a [`Linear`] without a bias.
 ///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, linear_no_bias};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let projection = linear_no_bias(16, 32, vb.pp("projection"))?; // `projection.weight`
+/// assert_eq!(projection.weight().dims(), [32, 16]);
+/// assert!(projection.bias().is_none());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
@@ -173,6 +220,18 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 }
 
 /// Makes a [`Linear`], with a bias if `bias`.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{VarBuilder, VarMap, linear_b};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let has_bias = true; // from a model's configuration
+/// let query = linear_b(16, 32, has_bias, vb.pp("query"))?;
+/// assert_eq!(query.bias().expect("a bias").dims(), [32]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

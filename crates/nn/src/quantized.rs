@@ -1,4 +1,8 @@
 //! Quantized matrix products with a backward pass to their input. Everything else is candle's.
+//!
+//! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, gets the gradient of
+//! the product with the dequantized weight, in f32. The backward pass dequantizes a few MiB of the weight at a time, so it takes little
+//! memory; [`QMatMul`] names two types that are an exception on a GPU.
 
 use std::sync::Arc;
 
@@ -10,8 +14,8 @@ use super::graph::{Backward, record};
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
 /// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
-/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
-/// candle has no kernel that does so.
+/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or
+/// Q8K weight, for which candle has no kernel that does so.
 ///
 /// On CUDA candle chooses its kernel by the number of rows of x. All round x to 8 bits, so a product differs with the cut of a batch
 /// within that rounding.
@@ -68,6 +72,22 @@ impl QMatMul {
     /// Takes a weight (out, in). candle dequantizes f32, f16 and bf16 at once, and all types where `CANDLE_DEQUANTIZE_ALL` or
     /// `CANDLE_DEQUANTIZE_ALL_F16` is set.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::Module;
+    /// use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    ///
+    /// let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let shared = Arc::new(QTensor::quantize(&weight, GgmlDType::Q8_0)?);
+    /// let layers = [QMatMul::from_arc(shared.clone())?, QMatMul::from_arc(shared)?]; // one weight
+    /// let x = Tensor::ones((1, 32), DType::F32, &Device::Cpu)?;
+    /// let y = layers[0].forward(&x)?.flatten_all()?.to_vec1::<f32>()?;
+    /// assert!((y[0] - 32.).abs() < 0.1);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If it cannot be dequantized.
     pub fn from_arc(qtensor: Arc<QTensor>) -> Result<Self> {
@@ -76,13 +96,33 @@ impl QMatMul {
 
     /// [`from_arc`](Self::from_arc) for a weight that nobody else uses.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    ///
+    /// let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let exact = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::F32)?)?;
+    /// assert!(matches!(exact, QMatMul::Tensor(_))); // f32 is dequantized at once
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If it cannot be dequantized.
     pub fn from_qtensor(qtensor: QTensor) -> Result<Self> {
         Self::from_arc(Arc::new(qtensor))
     }
 
-    /// The whole weight as f16.
+    /// The whole weight (out, in) as f16.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let whole = layer.dequantize_f16()?;
+    /// assert_eq!((whole.dims(), whole.dtype()), (&[64, 32][..], DType::F16));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If it cannot be dequantized.
@@ -90,7 +130,19 @@ impl QMatMul {
         self.candles().dequantize_f16()
     }
 
-    /// The product in f16, with the whole weight dequantized for it. It keeps its output.
+    /// The product of x (…, in) in f16, with the whole weight dequantized for it; the result (…, out) has the type of x. It keeps its
+    /// output.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let x = Tensor::ones((4, 32), DType::F32, &Device::Cpu)?; // [samples, in]
+    /// let y = layer.forward_via_f16(&x)?;
+    /// assert_eq!((y.dims(), y.dtype()), (&[4, 64][..], DType::F32));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the shapes do not match or the weight is on another device.
@@ -98,20 +150,57 @@ impl QMatMul {
         self.multiply(xs, |weight, xs| weight.forward_via_f16(xs))
     }
 
-    /// A mixture of experts on CUDA, without a backward pass, as candle's.
+    /// A mixture of experts on CUDA, without a backward pass, as candle's: for a weight (experts, out, in), an input (tokens, 1 or
+    /// chosen experts, in) and the numbers of the chosen experts (tokens, chosen experts), the products (tokens, chosen experts, out).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let x = Tensor::ones((1, 1, 32), DType::F32, &Device::Cpu)?;
+    /// let ids = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
+    /// let error = layer.indexed_moe_forward(&x, &ids).unwrap_err(); // of the CPU
+    /// assert!(error.to_string().contains("needs a quantized weight on CUDA"));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// The numbers of experts are not compared with the weight, because that would wait for the device.
     ///
     /// # Errors
-    /// If the weight is not quantized or not on CUDA.
+    /// If the weight is not quantized or not on CUDA, or for shapes that do not match.
     pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::QTensor(weight) if weight.device().is_cuda() && x.device().is_cuda() => {
-                weight.indexed_moe_forward(x, ids)
-            }
+        let weight = match self {
+            Self::QTensor(weight) if weight.device().is_cuda() && x.device().is_cuda() => weight,
             _ => bail!("indexed_moe_forward needs a quantized weight on CUDA"),
+        };
+        // candle's kernel takes the shapes as they are, and both tensors from the beginning of their buffers in one piece.
+        let ((_, _, width), (tokens, each, inputs)) = (weight.shape().dims3()?, x.dims3()?);
+        let (id_tokens, chosen) = ids.dims2()?;
+        if inputs != width || tokens != id_tokens || (each != 1 && each != chosen) {
+            let (weight, x, ids) = (weight.shape(), x.shape(), ids.shape());
+            bail!(
+                "indexed_moe_forward: weight {weight:?}, input {x:?} and ids {ids:?} do not match"
+            );
         }
+        let whole = |tensor: &Tensor| match tensor.is_contiguous() {
+            true if tensor.layout().start_offset() == 0 => Ok(tensor.clone()),
+            _ => tensor.force_contiguous(),
+        };
+        weight.indexed_moe_forward(&whole(x)?, &whole(ids)?)
     }
 
-    /// The rows of the weight with these numbers.
+    /// The rows of the weight with these numbers, of any shape; the result has one more dimension, of the width of a row.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::{GgmlDType, QMatMul, QTensor};
+    /// # let weight = Tensor::ones((64, 32), DType::F32, &Device::Cpu)?; // [out, in]
+    /// let layer = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
+    /// let ids = Tensor::new(&[3u32, 0], &Device::Cpu)?;
+    /// assert_eq!(layer.embedding(&ids)?.dims(), [2, 32]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If a number is out of range.

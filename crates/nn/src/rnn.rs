@@ -1,5 +1,9 @@
 //! Recurrent layers as in [`candle_nn::rnn`]. f16 and bf16 are computed in f32 and rounded at the end, so that gradients are summed over
 //! samples and positions in f32.
+//!
+//! Parameters have PyTorch's names and layouts, with one layer and direction for each [`LSTM`] and one layer for each [`GRU`]. Methods
+//! are those of the trait [`RNN`]; input, state and weights have one type, which is that of the result. Positions are computed one
+//! after the other, and the graph keeps the results of each.
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -121,7 +125,8 @@ impl Cell {
     }
 }
 
-/// A long short-term memory, as [`candle_nn::LSTM`].
+/// A long short-term memory (Hochreiter and Schmidhuber, 1997), as [`candle_nn::LSTM`]: with the gates i, f, o and the value g of a
+/// position, c becomes σ(f) · c + σ(i) · tanh(g), and h becomes σ(o) · tanh(c).
 ///
 /// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
 ///
@@ -147,7 +152,26 @@ pub struct LSTM {
 }
 
 impl LSTM {
-    /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`].
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::LSTM::new`]: `weight_ih_l0` (4 · hidden, input),
+    /// `weight_hh_l0` (4 · hidden, hidden), and `bias_ih_l0` and `bias_hh_l0` (4 · hidden) if `config` has them. The rows are those of
+    /// the input gate, the forget gate, the new value and the output gate, in this order.
+    ///
+    /// The index of the layer and its direction in `config` change the names only: for [`Direction::Backward`], reverse the positions
+    /// of the input.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::rnn::{Direction, LSTM, LSTMConfig};
+    /// use candle_headroom_nn::{VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = LSTMConfig { layer_idx: 1, direction: Direction::Backward, ..Default::default() };
+    /// LSTM::new(8, 16, config, vb.pp("lstm"))?;
+    /// let vars = varmap.data().lock().unwrap();
+    /// assert_eq!(vars["lstm.weight_ih_l1_reverse"].dims(), [4 * 16, 8]); // of four gates
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the `VarBuilder`.
@@ -171,6 +195,15 @@ impl LSTM {
     }
 
     /// The initializations, the index of the layer and its direction.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_headroom_nn::{LSTM, LSTMConfig, VarBuilder, VarMap};
+    /// # let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    /// let lstm = LSTM::new(8, 16, LSTMConfig::default(), vb)?;
+    /// assert_eq!(lstm.config().layer_idx, 0);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     #[must_use]
     pub fn config(&self) -> &LSTMConfig {
         &self.config
@@ -216,13 +249,28 @@ impl RNN for LSTM {
 
 /// Makes a [`LSTM`], with parameters named and initialized as by [`candle_nn::lstm`].
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{LSTMConfig, RNN, VarBuilder, VarMap, lstm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let lstm = lstm(8, 16, LSTMConfig::default(), vb)?;
+/// let first = lstm.zero_state(2)?; // of two sequences
+/// let x = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [batch, features] of one position
+/// let next = lstm.step(&x, &first)?;
+/// assert_eq!(next.h().to_vec2::<f32>()?, [[0.; 16]; 2]); // biases begin with 0
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn lstm(in_dim: usize, hidden_dim: usize, config: LSTMConfig, vb: VarBuilder) -> Result<LSTM> {
     LSTM::new(in_dim, hidden_dim, config, vb)
 }
 
-/// A gated recurrent unit, as [`candle_nn::GRU`].
+/// A gated recurrent unit (Cho et al. 2014, arXiv 1406.1078), as [`candle_nn::GRU`]: with the gates r and z and the products n of the
+/// input and m of the state, h becomes σ(z) · h + (1 − σ(z)) · tanh(n + σ(r) · m), as in PyTorch.
 ///
 /// An input is (batch, positions, features), a state is (batch, hidden). It keeps what its operations keep, for each position.
 ///
@@ -247,7 +295,21 @@ pub struct GRU {
 }
 
 impl GRU {
-    /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`].
+    /// Makes a layer, with parameters named and initialized as by [`candle_nn::GRU::new`]: `weight_ih_l0` (3 · hidden, input),
+    /// `weight_hh_l0` (3 · hidden, hidden), and `bias_ih_l0` and `bias_hh_l0` (3 · hidden) if `config` has them. The rows are those of
+    /// the reset gate, the update gate and the new state, in this order.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::{GRU, GRUConfig, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// GRU::new(8, 16, GRUConfig::default(), vb.pp("gru"))?;
+    /// let vars = varmap.data().lock().unwrap();
+    /// assert_eq!(vars["gru.weight_ih_l0"].dims(), [3 * 16, 8]); // of three gates
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the `VarBuilder`.
@@ -266,6 +328,15 @@ impl GRU {
     }
 
     /// The initializations.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_headroom_nn::{GRU, GRUConfig, VarBuilder, VarMap};
+    /// # let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    /// let gru = GRU::new(8, 16, GRUConfig::default_no_bias(), vb)?;
+    /// assert!(gru.config().b_ih_init.is_none());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     #[must_use]
     pub fn config(&self) -> &GRUConfig {
         &self.config
@@ -313,6 +384,20 @@ impl RNN for GRU {
 }
 
 /// Makes a [`GRU`], with parameters named and initialized as by [`candle_nn::gru`].
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{GRUConfig, RNN, VarBuilder, VarMap, gru};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let gru = gru(8, 16, GRUConfig::default(), vb)?;
+/// let first = gru.zero_state(2)?; // of two sequences
+/// let x = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [batch, features] of one position
+/// let next = gru.step(&x, &first)?;
+/// assert_eq!(next.h().to_vec2::<f32>()?, [[0.; 16]; 2]); // biases begin with 0
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of the `VarBuilder`.

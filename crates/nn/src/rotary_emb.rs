@@ -36,6 +36,18 @@ pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 
 /// Rotates element 2i together with 2i + 1; else as [`rope`].
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_i;
+///
+/// let cos = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?; // angles of 90° and 0°: [time, d / 2]
+/// let sin = Tensor::new(&[[1f32, 0.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 1, 4))?; // [batch, heads, time, d]
+/// let y = rope_i(&x, &cos, &sin)?.flatten_all()?;
+/// assert_eq!(y.to_vec1::<f32>()?, [-2., 1., 3., 4.]); // turns (1, 2), and not (3, 4)
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`rope`].
 pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
@@ -44,6 +56,18 @@ pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 
 /// As [`rope`], for `xs` of (batch, time, heads, d).
 ///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_thd;
+///
+/// let cos = Tensor::new(&[[1f32], [0.]], &Device::Cpu)?; // angles of 0° and 90°: [time, d / 2]
+/// let sin = Tensor::new(&[[0f32], [1.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 2, 1, 2))?; // [batch, time, heads, d]
+/// let y = rope_thd(&x, &cos, &sin)?.flatten_all()?;
+/// assert_eq!(y.to_vec1::<f32>()?, [1., 2., -4., 3.]); // turns the second position
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`rope`].
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
@@ -51,6 +75,18 @@ pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 }
 
 /// The same as [`rope`]. Shapes that only candle's composition broadcasts are left to it; it keeps several times the output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_slow;
+///
+/// let cos = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?; // angles of 90° and 0°: [time, d / 2]
+/// let sin = Tensor::new(&[[1f32, 0.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 1, 4))?; // [batch, heads, time, d]
+/// let y = rope_slow(&x, &cos, &sin)?.flatten_all()?;
+/// assert_eq!(y.to_vec1::<f32>()?, [-3., 2., 1., 4.]); // turns (1, 3), and not (2, 4)
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the shapes cannot be broadcast, or the types differ.
@@ -65,6 +101,18 @@ pub fn rope_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 }
 
 /// The same as [`rope_i`], with `cos` and `sin` of (time, …) and d/2 elements for each time.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_i_slow;
+///
+/// let cos = Tensor::new(&[[[0f32, 1.]]], &Device::Cpu)?; // angles of 90° and 0°: [time, 1, d / 2]
+/// let sin = Tensor::new(&[[[1f32, 0.]]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 1, 4))?; // [batch, heads, time, d]
+/// let y = rope_i_slow(&x, &cos, &sin)?.flatten_all()?;
+/// assert_eq!(y.to_vec1::<f32>()?, [-2., 1., 3., 4.]); // as `rope_i`
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the shapes or types do not match.

@@ -1,3 +1,8 @@
+//! The randomness of a thread: which draw comes next, and whether dropout is off.
+//!
+//! A draw is a seed and a number. The same draw gives the same random numbers, on the CPU and on CUDA, so a backward pass computes a
+//! mask again and keeps none. Scopes nest, and end with the closure that they are for, also by a panic.
+
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
@@ -44,6 +49,16 @@ pub fn seeded<T>(seed: u64, f: impl FnOnce() -> T) -> T {
 
 /// Runs `f` without dropout on this thread. Masks are drawn by position, so a sample has another one in another micro-batch; without
 /// them, results can be compared between micro-batches.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Dropout, scope::frozen};
+///
+/// let x = Tensor::ones(4, DType::F32, &Device::Cpu)?;
+/// let y = frozen(|| Dropout::new(0.5).forward(&x, true))?;
+/// assert_eq!(y.to_vec1::<f32>()?, [1.; 4]); // nothing is dropped
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn frozen<T>(f: impl FnOnce() -> T) -> T {
     let (draw, _) = SCOPE.get();
     within((draw, true), f)

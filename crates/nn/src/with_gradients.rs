@@ -9,7 +9,7 @@ use super::{Conv1d, Conv2d, ConvTranspose1d};
 /// Methods of candle's tensors with right gradients, in the place of those whose gradients candle 0.11.1 leaves out or gets wrong:
 ///
 /// ```
-/// use candle_core::{Device, Tensor, Var};
+/// use candle_core::{Device, Var};
 /// use candle_headroom_nn::WithGradients;
 ///
 /// # fn main() -> candle_core::Result<()> {
@@ -34,6 +34,17 @@ impl WithGradients for Tensor {
 }
 
 /// A tensor with methods of candle's names and signatures, and right gradients. See [`WithGradients`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::WithGradients;
+///
+/// let x = Tensor::arange(0f32, 5., &Device::Cpu)?;
+/// let differentiable = x.with_gradients(); // a copy of a reference
+/// assert_eq!(differentiable.unfold(0, 3, 1)?.dims(), [3, 3]);
+/// assert_eq!(differentiable.unfold(0, 2, 2)?.dims(), [2, 2]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Differentiable<'a>(&'a Tensor);
 
@@ -55,6 +66,16 @@ macro_rules! methods {
 methods! {
     /// As [`Tensor::max_pool2d`], by [`ops::max_pool2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::arange(0f32, 16., &Device::Cpu)?.reshape((1, 1, 4, 4))?; // [batch, channels, height, width]
+    /// let y = x.with_gradients().max_pool2d(2)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [5., 7., 13., 15.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
     max_pool2d |x, size: impl ToUsize2| {
@@ -64,6 +85,16 @@ methods! {
 
     /// As [`Tensor::max_pool2d_with_stride`], by [`ops::max_pool2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::arange(0f32, 16., &Device::Cpu)?.reshape((1, 1, 4, 4))?; // [batch, channels, height, width]
+    /// let y = x.with_gradients().max_pool2d_with_stride(3, 1)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [10., 11., 14., 15.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::max_pool2d`].
     max_pool2d_with_stride |x, kernel_size: impl ToUsize2, stride: impl ToUsize2| {
@@ -71,6 +102,16 @@ methods! {
     };
 
     /// As [`Tensor::avg_pool2d`], by [`ops::avg_pool2d`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::arange(0f32, 16., &Device::Cpu)?.reshape((1, 1, 4, 4))?; // [batch, channels, height, width]
+    /// let y = x.with_gradients().avg_pool2d(2)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [2.5, 4.5, 10.5, 12.5]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ops::avg_pool2d`].
@@ -81,6 +122,16 @@ methods! {
 
     /// As [`Tensor::avg_pool2d_with_stride`], by [`ops::avg_pool2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[1f32, 3., 7.], &Device::Cpu)?.reshape((1, 1, 3, 1))?; // one column
+    /// let y = x.with_gradients().avg_pool2d_with_stride((2, 1), 1)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [2., 5.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::avg_pool2d`].
     avg_pool2d_with_stride |x, kernel_size: impl ToUsize2, stride: impl ToUsize2| {
@@ -89,11 +140,31 @@ methods! {
 
     /// As [`Tensor::interpolate1d`], by [`ops::upsample_nearest1d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[[1f32, 2., 3.]]], &Device::Cpu)?; // [batch, channels, length]
+    /// let y = x.with_gradients().interpolate1d(6)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 1., 2., 2., 3., 3.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::upsample_nearest1d`].
     interpolate1d |x, length: usize| ops::upsample_nearest1d(x, length);
 
     /// As [`Tensor::upsample_nearest1d`], by [`ops::upsample_nearest1d`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[[1f32, 2., 3.]]], &Device::Cpu)?; // [batch, channels, length]
+    /// let y = x.with_gradients().upsample_nearest1d(6)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 1., 2., 2., 3., 3.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ops::upsample_nearest1d`].
@@ -101,17 +172,47 @@ methods! {
 
     /// As [`Tensor::interpolate2d`], by [`ops::upsample_nearest2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [batch, channels, height, width]
+    /// let y = x.with_gradients().interpolate2d(2, 4)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 1., 2., 2., 3., 3., 4., 4.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::upsample_nearest2d`].
     interpolate2d |x, height: usize, width: usize| ops::upsample_nearest2d(x, height, width);
 
     /// As [`Tensor::upsample_nearest2d`], by [`ops::upsample_nearest2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [batch, channels, height, width]
+    /// let y = x.with_gradients().upsample_nearest2d(2, 4)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 1., 2., 2., 3., 3., 4., 4.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::upsample_nearest2d`].
     upsample_nearest2d |x, height: usize, width: usize| ops::upsample_nearest2d(x, height, width);
 
     /// As [`Tensor::upsample_bilinear2d`], by [`ops::upsample_bilinear2d`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[0f32, 2.], &Device::Cpu)?.reshape((1, 1, 1, 2))?; // one row
+    /// let y = x.with_gradients().upsample_bilinear2d(1, 3, true)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [0., 1., 2.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ops::upsample_bilinear2d`].
@@ -121,6 +222,17 @@ methods! {
 
     /// As [`Tensor::conv1d`], by the layer [`Conv1d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[[1f32, 2., 3.]]], &Device::Cpu)?; // [batch, channels, length]
+    /// let kernel = Tensor::new(&[[[1f32, 10.]]], &Device::Cpu)?; // [out, in, kernel]
+    /// let y = x.with_gradients().conv1d(&kernel, 0, 1, 1, 1)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [21., 32.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride or groups are zero.
     conv1d |x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize| {
@@ -129,6 +241,17 @@ methods! {
     };
 
     /// As [`Tensor::conv1d_with_algo`], by the layer [`Conv1d`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[[1f32, 2., 3.]]], &Device::Cpu)?; // [batch, channels, length]
+    /// let kernel = Tensor::new(&[[[1f32, 10.]]], &Device::Cpu)?; // [out, in, kernel]
+    /// let y = x.with_gradients().conv1d_with_algo(&kernel, 1, 2, 1, 1, None)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [10., 32.]); // with a zero before, every second position
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride or groups are zero.
@@ -142,6 +265,17 @@ methods! {
 
     /// As [`Tensor::conv2d`], by the layer [`Conv2d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [batch, channels, height, width]
+    /// let kernel = Tensor::new(&[1f32, 1., 1., 1.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [out, in, height, width]
+    /// let y = x.with_gradients().conv2d(&kernel, 0, 1, 1, 1)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [10.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride, dilation or groups are zero.
     conv2d |x, kernel: &Tensor, padding: usize, stride: usize, dilation: usize, groups: usize| {
@@ -150,6 +284,17 @@ methods! {
     };
 
     /// As [`Tensor::conv2d_with_algo`], by the layer [`Conv2d`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [batch, channels, height, width]
+    /// let kernel = Tensor::new(&[1f32, 1., 1., 1.], &Device::Cpu)?.reshape((1, 1, 2, 2))?; // [out, in, height, width]
+    /// let y = x.with_gradients().conv2d_with_algo(&kernel, 1, 2, 1, 1, None)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 2., 3., 4.]); // each window covers one element and zeros
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the shapes do not match, the kernel does not fit, or stride, dilation or groups are zero.
@@ -163,6 +308,17 @@ methods! {
 
     /// As [`Tensor::conv_transpose1d`], by the layer [`ConvTranspose1d`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[[1f32, 2.]]], &Device::Cpu)?; // [batch, channels, length]
+    /// let kernel = Tensor::new(&[[[1f32, 10.]]], &Device::Cpu)?; // [in, out, kernel]
+    /// let y = x.with_gradients().conv_transpose1d(&kernel, 0, 0, 1, 1, 1)?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 12., 20.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the shapes do not match, stride or groups are zero, or the padding leaves nothing.
     conv_transpose1d |
@@ -174,6 +330,18 @@ methods! {
 
     /// As [`Tensor::scatter`], by [`ops::scatter`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?;
+    /// let indexes = Tensor::new(&[[2u32, 0]], &Device::Cpu)?;
+    /// let source = Tensor::new(&[[5f32, 6.]], &Device::Cpu)?;
+    /// let y = x.with_gradients().scatter(&indexes, &source, 1)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[6., 2., 5.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::scatter`].
     scatter |x, indexes: &Tensor, source: &Tensor, dim: impl Dim| {
@@ -182,6 +350,18 @@ methods! {
 
     /// As [`Tensor::scatter_add`], by [`ops::scatter_add`].
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?;
+    /// let indexes = Tensor::new(&[[2u32, 0]], &Device::Cpu)?;
+    /// let source = Tensor::new(&[[5f32, 6.]], &Device::Cpu)?;
+    /// let y = x.with_gradients().scatter_add(&indexes, &source, 1)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[7., 2., 8.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ops::scatter_add`].
     scatter_add |x, indexes: &Tensor, source: &Tensor, dim: impl Dim| {
@@ -189,6 +369,16 @@ methods! {
     };
 
     /// As [`Tensor::unfold`], by [`ops::unfold`].
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::WithGradients;
+    ///
+    /// let x = Tensor::arange(0f32, 4., &Device::Cpu)?;
+    /// let y = x.with_gradients().unfold(0, 3, 1)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[0., 1., 2.], [1., 2., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ops::unfold`].

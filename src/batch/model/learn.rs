@@ -19,6 +19,16 @@ const FLAT: f64 = 0.02;
 
 impl MemoryModel {
     /// Adds an observation: a micro-batch of this cost (0 counts as 1) took `bytes` above what was in use before.
+    ///
+    /// ```
+    /// use candle_headroom::batch::MemoryModel;
+    ///
+    /// let mut model = MemoryModel::new();
+    /// model.observe(1, 700); // with what is allocated once
+    /// assert_eq!(model.predict(1), Some(700));
+    /// model.observe(1, 110);
+    /// assert_eq!(model.predict(1), Some(110));
+    /// ```
     pub fn observe(&mut self, cost: usize, bytes: u64) {
         let cost = cost.clamp(1, MOST_COST);
         self.observed = self.observed.saturating_add(1);

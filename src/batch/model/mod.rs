@@ -66,27 +66,70 @@ pub struct MemoryModel {
 
 impl MemoryModel {
     /// Creates a model without observations.
+    ///
+    /// ```
+    /// use candle_headroom::batch::MemoryModel;
+    ///
+    /// assert_eq!(MemoryModel::new().predict(8), None);
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the bytes that a micro-batch of this cost most likely takes; `None` before the first observation.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// for (size, bytes) in [(1, 700), (1, 110), (2, 120), (4, 140), (8, 180)] {
+    ///     model.observe(size, bytes);
+    /// }
+    /// assert_eq!((model.predict(6), model.predict(12)), (Some(160), Some(220)));
+    /// ```
     pub fn predict(&self, cost: usize) -> Option<u64> {
         Some(self.expected(cost)? as u64)
     }
 
     /// Returns the bytes that a micro-batch of this cost should not exceed. The difference to [`predict`](Self::predict) is the
     /// uncertainty: it comes from the scatter of the observations and from the distance to the largest cost seen.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// for (size, bytes) in [(1, 700), (1, 110), (2, 120), (4, 140), (8, 180)] {
+    ///     model.observe(size, bytes);
+    /// }
+    /// assert_eq!(model.upper_bound(6), Some(160)); // between costs that were seen
+    /// assert_eq!(model.upper_bound(12), Some(225)); // 5 bytes above what is predicted
+    /// ```
     pub fn upper_bound(&self, cost: usize) -> Option<u64> {
         Some(self.most(cost)?.max(self.expected(cost)?) as u64)
     }
 
     /// Returns the largest cost that is remembered; `None` before the first observation.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// assert_eq!(model.largest_seen(), None);
+    /// model.observe(8, 180);
+    /// assert_eq!(model.largest_seen(), Some(8));
+    /// ```
     pub fn largest_seen(&self) -> Option<usize> {
         self.levels.last().map(|level| level.cost)
     }
 
     /// Returns the largest cost that should take no more than `bytes`; `None` if nothing is known or nothing fits.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// for (size, bytes) in [(1, 700), (1, 110), (2, 120), (4, 140), (8, 180)] {
+    ///     model.observe(size, bytes);
+    /// }
+    /// assert_eq!(model.largest_fitting(225), Some(12));
+    /// assert_eq!(model.largest_fitting(50), None);
+    /// ```
     pub fn largest_fitting(&self, bytes: u64) -> Option<usize> {
         self.largest_within(bytes, bytes)
     }
@@ -112,6 +155,17 @@ impl MemoryModel {
     }
 
     /// Returns the intercept of the line, in bytes; `None` with fewer than two costs seen.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// for (size, bytes) in [(1, 700), (1, 110)] {
+    ///     model.observe(size, bytes);
+    /// }
+    /// assert_eq!(model.base(), None); // one cost may be base or not
+    /// model.observe(3, 130);
+    /// assert_eq!(model.base(), Some(100));
+    /// ```
     pub fn base(&self) -> Option<u64> {
         let slope = self.slope()?;
         let levels = self.levels.iter();
@@ -121,6 +175,15 @@ impl MemoryModel {
 
     /// Returns the bytes for each unit of cost; `None` with fewer than two costs seen. This is the median over pairs of costs
     /// (Theil 1950, Sen 1968), so that outliers do not move it.
+    ///
+    /// ```
+    /// # use candle_headroom::batch::MemoryModel;
+    /// let mut model = MemoryModel::new();
+    /// for (size, bytes) in [(1, 700), (1, 110), (3, 130)] {
+    ///     model.observe(size, bytes);
+    /// }
+    /// assert_eq!(model.slope(), Some(10.));
+    /// ```
     pub fn slope(&self) -> Option<f64> {
         let pairs = self.levels.iter().enumerate().flat_map(|(index, high)| {
             let lower = self.levels.iter().take(index);

@@ -87,6 +87,13 @@ enum Start {
 impl PredictiveBuilder {
     /// Creates the policy.
     ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    ///
+    /// assert!(Predictive::builder().at_most(64).build().is_ok());
+    /// assert!(Predictive::builder().at_most(0).build().unwrap_err().is_policy());
+    /// ```
+    ///
     /// # Errors
     /// If the margin is outside 0 to 0.9, or the largest size is 0 ([`is_policy`](crate::Error::is_policy)).
     pub fn build(self) -> Result<Predictive> {
@@ -107,11 +114,34 @@ impl PredictiveBuilder {
 
 impl Predictive {
     /// Options for a policy that has learned nothing yet.
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    /// use candle_headroom::batch::BatchPolicy;
+    ///
+    /// let policy = Predictive::builder().build()?; // the same as `Predictive::default()`
+    /// assert_eq!(policy.size(100), 100); // the whole batch, until memory is measured
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn builder() -> PredictiveBuilder {
         PredictiveBuilder::default()
     }
 
     /// Returns what is known about samples of the present shape; sizes are [costs](crate::batch::Extent::cost).
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    /// use candle_headroom::batch::{BatchPolicy, Completed};
+    ///
+    /// let mut policy = Predictive::default();
+    /// for size in [1, 1, 4, 8] {
+    ///     let mut completed = Completed::new(size);
+    ///     (completed.before, completed.limit) = (Some(0), Some(500));
+    ///     completed.peak = Some(100 + 10 * size as u64);
+    ///     policy.succeeded(&completed);
+    /// }
+    /// assert_eq!((policy.model().base(), policy.model().largest_seen()), (Some(100), Some(8)));
+    /// ```
     pub fn model(&self) -> &MemoryModel {
         &self.present().model
     }
@@ -341,12 +371,28 @@ impl Default for PredictiveBuilder {
 impl PredictiveBuilder {
     /// Sets the part of the room to leave free, from 0 to 0.9; 0.01 by default. More is left free where the model is less certain
     /// than that.
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    ///
+    /// assert!(Predictive::builder().margin(0.1).build().is_ok());
+    /// assert!(Predictive::builder().margin(0.95).build().unwrap_err().is_policy());
+    /// ```
     pub fn margin(mut self, margin: f64) -> Self {
         self.margin = margin;
         self
     }
 
     /// Sets the largest size, in samples. It is used as it is, with a smaller rest at the end of the batch.
+    ///
+    /// ```
+    /// use candle_headroom::Predictive;
+    /// use candle_headroom::batch::BatchPolicy;
+    ///
+    /// let policy = Predictive::builder().at_most(64).build()?;
+    /// assert_eq!((policy.size(100), policy.size(36)), (64, 36)); // 64 and a rest of 36
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn at_most(mut self, size: usize) -> Self {
         self.most = size;
         self

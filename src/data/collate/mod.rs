@@ -99,7 +99,7 @@ fn refused(problem: impl Display) -> BoxedError {
 /// ```
 ///
 /// [`sort_by_cost`](crate::data::LoaderBuilder::sort_by_cost) puts sequences of similar length together, so that little is padded;
-/// [`Pack`](super::Pack) pads less still.
+/// [`Pack`] pads less still.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `sequences` or `tensors` on it"]
 pub struct Pad<T> {
@@ -110,6 +110,14 @@ pub struct Pad<T> {
 
 impl<T: WithDType> Pad<T> {
     /// Pads with a value, to the length of the longest sequence of the batch.
+    ///
+    /// ```
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(0u32).sequences(vec![vec![1u32, 2], vec![3]])?;
+    /// assert_eq!(padded.values.to_vec2::<u32>()?, [[1, 2], [3, 0]]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn new(value: T) -> Self {
         Self {
             value,
@@ -119,18 +127,43 @@ impl<T: WithDType> Pad<T> {
     }
 
     /// Pads to a multiple of this length, such as 8 for tensor cores.
+    ///
+    /// ```
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(0u32).multiple_of(8).sequences(vec![vec![1u32; 9], vec![2; 3]])?;
+    /// assert_eq!(padded.values.dims(), [2, 16]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn multiple_of(mut self, length: usize) -> Self {
         self.multiple = length;
         self
     }
 
-    /// Pads to at least this length. With the longest length of all, every batch has the same shape.
+    /// Pads to at least this length. With the length of the dataset's longest sequence, all batches have the same length.
+    ///
+    /// ```
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(0u32).at_least(512).sequences(vec![vec![1u32; 9], vec![2; 3]])?;
+    /// assert_eq!(padded.values.dims(), [2, 512]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn at_least(mut self, length: usize) -> Self {
         self.shortest = length;
         self
     }
 
-    /// Makes a batch of vectors or slices, on the CPU. Sequences may be empty.
+    /// Makes a batch of vectors or slices, on the CPU: values of the shape `[samples, length]`. Sequences may be empty.
+    ///
+    /// ```
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(-1i64).sequences(vec![vec![4i64], vec![], vec![5, 6]])?;
+    /// assert_eq!(padded.values.to_vec2::<i64>()?, [[4, -1], [-1, -1], [5, 6]]);
+    /// assert_eq!(padded.lengths.to_vec1::<u32>()?, [1, 0, 2]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of data](crate::Error::is_data) if there is no sequence, if the multiple is 0, or if memory does not
@@ -148,7 +181,19 @@ impl<T: WithDType> Pad<T> {
         Ok(Padded::new(values, lengths)?)
     }
 
-    /// Makes a batch of tensors `[length, …]` that differ in their first dimension only, such as frames of sound.
+    /// Makes a batch of tensors `[length, …]` that differ in their first dimension only, such as frames of sound: values of the shape
+    /// `[samples, length, …]`, on the device of the tensors.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let frames = |count: usize| Tensor::ones((count, 80), DType::F32, &Device::Cpu); // [frames, features]
+    /// let padded = Pad::new(0f32).tensors(vec![frames(3)?, frames(5)?])?;
+    /// assert_eq!(padded.values.dims(), [2, 5, 80]);
+    /// assert_eq!(padded.values.sum_all()?.to_scalar::<f32>()?, 640.); // 8 frames of 80 ones
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// An [error of data](crate::Error::is_data) as [`sequences`](Self::sequences), and if the shapes differ elsewhere or
@@ -223,6 +268,17 @@ fn buffer<T>(rows: usize, length: usize) -> Result<Vec<T>, BoxedError> {
 }
 
 /// Sequences that were padded to one length, from [`Pad`]. It is a [`Batch`] of sequences.
+///
+/// ```
+/// use candle_core::DType;
+/// use candle_headroom::data::Pad;
+///
+/// let padded = Pad::new(0u32).sequences(vec![vec![7u32, 8, 9], vec![5]])?;
+/// assert_eq!(padded.values.to_vec2::<u32>()?, [[7, 8, 9], [5, 0, 0]]);
+/// assert_eq!(padded.lengths.to_vec1::<u32>()?, [3, 1]);
+/// assert_eq!(padded.mask(DType::F32)?.to_vec2::<f32>()?, [[1., 1., 1.], [1., 0., 0.]]);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Padded {
@@ -240,6 +296,15 @@ impl Padded {
 
     /// Returns 1 for each value and 0 for padding: `[samples, length]`. Models such as BERT take it as their attention mask.
     ///
+    /// ```
+    /// use candle_core::DType;
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(0u32).at_least(3).sequences(vec![vec![7u32, 0], vec![5]])?;
+    /// assert_eq!(padded.mask(DType::U8)?.to_vec2::<u8>()?, [[1, 1, 0], [1, 0, 0]]); // also a 0 that is a value
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of candle.
     pub fn mask(&self, dtype: DType) -> Result<Tensor> {
@@ -253,6 +318,14 @@ impl Padded {
     /// Returns the target of each token, the next one of its sequence, as i64 `[samples, length]`; `ignored` at a sequence's last token
     /// and in padding, to be passed to
     /// [`linear_cross_entropy`](crate::nn::loss::linear_cross_entropy) as its `ignore_index`.
+    ///
+    /// ```
+    /// use candle_headroom::data::Pad;
+    ///
+    /// let padded = Pad::new(0u32).sequences(vec![vec![7u32, 8, 9], vec![5, 6]])?;
+    /// assert_eq!(padded.next_tokens(-100)?.to_vec2::<i64>()?, [[8, 9, -100], [6, -100, -100]]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// Those of candle, also if values are not token ids of the shape `[samples, length]`.

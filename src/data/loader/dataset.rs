@@ -12,19 +12,66 @@ use crate::error::{Result, invalid};
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
     /// batch of its own. Batches are formed among 1,024 samples at a time, or as many as [`sort_by_cost`](Self::sort_by_cost) says.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch_cost(5).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [vec![0, 1], vec![2], vec![3]]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn batch_cost(mut self, most: usize) -> Self {
         self.batching.size = Size::Cost(most);
         self
     }
 
-    /// As [`batch_cost`](Self::batch_cost), where each sample counts as the largest of its batch, for sequences that are padded.
+    /// Makes batches whose number of samples times their largest [cost](Dataset::cost) is at most this, for sequences that are padded. Otherwise as
+    /// [`batch_cost`](Self::batch_cost).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch_padded_cost(8).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [[0, 1], [2, 3]]); // padded to 2 × 3 and 2 × 4 tokens
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn batch_padded_cost(mut self, most: usize) -> Self {
         self.batching.size = Size::PaddedCost(most);
         self
     }
 
     /// Puts samples of similar [cost](Dataset::cost) into one batch: `window` samples at a time are sorted by cost before they are cut
-    /// into batches, which then come in an order of their own. A larger window pads less and mixes less.
+    /// into batches. With [`shuffle`](Self::shuffle) the batches of a window then come in a shuffled order. A larger window pads less and mixes
+    /// less. With [`batch`](Self::batch) it is rounded up to a multiple of the batch.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, TokenWindow, Tokens};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |documents: Vec<TokenWindow>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(documents.len() as u32, &Device::Cpu)?) };
+    /// // Documents that end with 0, of 3, 2, 4 and 2 tokens.
+    /// let documents = Tokens::from_vec(vec![7, 8, 0, 5, 0, 6, 6, 6, 0, 1, 0]).documents(0).open()?;
+    /// let mut batches = Vec::new();
+    /// for batch in Loader::builder(documents, collate).batch(2).sort_by_cost(4).build()? {
+    ///     batches.push(batch?.indices);
+    /// }
+    /// assert_eq!(batches, [[1, 3], [0, 2]]); // of 2 and 2, and of 3 and 4 tokens
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn sort_by_cost(mut self, window: usize) -> Self {
         self.batching.sorted = Some(window);
         self
@@ -46,14 +93,41 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
-    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. At the end of each
-    /// epoch, the samples of a part have been drawn equally often, give or take one. See [`Concat`](crate::data::Concat).
+    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, in a shuffled order; the seed is
+    /// that of [`shuffle`](Self::shuffle), or 0. A part is drawn from without replacement until all its samples have come, then again in a new
+    /// order, also across epochs: at the end of each epoch its samples have been drawn equally often, give or take one. See
+    /// [`Concat`](crate::data::Concat).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Concat, Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let parts = Concat(vec![Items(vec![1; 100]), Items(vec![2; 10])]);
+    /// let mut loader = Loader::builder(parts, collate).batch(8).mixture([3., 1.]).samples(8).build()?;
+    /// let mut drawn = loader.next().expect("a batch")?.to_vec1::<u32>()?;
+    /// drawn.sort_unstable();
+    /// assert_eq!(drawn, [1, 1, 1, 1, 1, 1, 2, 2]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn mixture(mut self, weights: impl Into<Vec<f64>>) -> Self {
         self.mixture = Some(weights.into());
         self
     }
 
-    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
+    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's. Without a mixture it is an error of
+    /// `build`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Concat, Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let parts = Concat(vec![Items(vec![1; 100]), Items(vec![2; 10])]);
+    /// let loader = Loader::builder(parts, collate).batch(10).mixture([1., 1.]).samples(40).build()?;
+    /// assert_eq!(loader.count(), 4); // 11 batches without `samples`
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn samples(mut self, samples: usize) -> Self {
         self.samples = Some(samples);
         self
@@ -61,9 +135,26 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
 
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let error = Loader::builder(Items(Vec::new()), collate).batch(4).build().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert!(error.to_string().ends_with(" has no samples"));
+    /// ```
+    ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data): an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
-    /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
+    /// An [error of data](crate::Error::is_data):
+    /// - the dataset is empty, or too small for one batch with [`drop_last`](Self::drop_last);
+    /// - a number of samples, a cost or [`ahead`](Self::ahead) is 0 or too large, or there are more than 4,096 [`workers`](Self::workers);
+    /// - the [`name`](Self::name) is empty or contains NUL;
+    /// - the rank is not below the number of ranks, or [`own_data`](Self::own_data) is combined with a group of several ranks;
+    /// - the weights of a [`mixture`](Self::mixture) are not one for each of the dataset's parts, are negative or all 0, give a part too little
+    ///   for one sample, or belong to a part without samples; or [`samples`](Self::samples) is set without a mixture.
+    ///
+    /// Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let dataset = &self.source;

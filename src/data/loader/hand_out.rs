@@ -16,10 +16,10 @@ use crate::data::{Loaded, Tensors};
 use crate::error::{Result, invalid};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Returns an iterator over the epochs from the present one on, each of which is an iterator over its batches, for two nested loops.
+    /// Returns an iterator over the epochs from the current one on, each of which is an iterator over its batches, for two nested loops.
     ///
     /// The first epoch has the batches that are left of it, none if it was read to its end before the run was saved. An epoch that is
-    /// left early goes on in the next item, so that no sample is skipped.
+    /// left early is also the next item, with the batches that are left, so that no sample is skipped.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -147,6 +147,20 @@ impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
 }
 
 /// The epochs of a loader; from [`Loader::epochs`].
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use candle_headroom::data::{Items, Loader};
+/// # use candle_headroom::error::BoxedError;
+/// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).epochs(2).build()?;
+/// let mut batches = Vec::new();
+/// for epoch in loader.epochs() {
+///     batches.push((epoch.number(), epoch.count()));
+/// }
+/// assert_eq!(batches, [(0, 3), (1, 3)]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub struct Epochs<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
 }
@@ -169,6 +183,22 @@ impl<'a, B> Iterator for Epochs<'a, B> {
 }
 
 /// The batches of one epoch; from [`Loader::epochs`].
+///
+/// An epoch that is left early comes again, with the batches that are left of it:
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use candle_headroom::data::{Items, Loader};
+/// # use candle_headroom::error::BoxedError;
+/// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+/// let mut epochs = loader.epochs();
+/// let mut left = epochs.next().expect("an epoch");
+/// assert_eq!(left.next().expect("a batch")?.indices, [0, 1, 2, 3]);
+/// let again = epochs.next().expect("the same epoch");
+/// assert_eq!((again.number(), again.count()), (0, 2));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 pub struct Epoch<'a, B> {
     loader: Arc<Mutex<&'a mut Loader<B>>>,
     number: u64,

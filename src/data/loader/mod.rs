@@ -117,17 +117,30 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         })
     }
 
-    /// Returns the name that tells it from a run's other loaders.
+    /// Returns its [name](LoaderBuilder::name), which tells it from a run's other loaders.
     pub fn name(&self) -> &str {
         &self.reader.name
     }
 
     /// Returns the position after the last batch that was handed out.
+    ///
+    /// Batches that were read ahead do not count:
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+    /// loader.next().expect("a batch")?;
+    /// assert_eq!((loader.state().epoch, loader.state().samples), (0, 4));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn state(&self) -> &Position {
         &self.position
     }
 
-    /// Goes to a position, forwards or backwards; what was read ahead is dropped.
+    /// Goes to a position, forwards or backwards. Batches that were read ahead are dropped.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -174,11 +187,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(changes)
     }
 
-    /// Divides its batches among the ranks like this, from the next one on; what was read ahead is read again. The division belongs to the
-    /// [position](Self::state), so a resumed run divides its batches alike. A trainer's
-    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) does it by itself.
+    /// Divides its batches among the ranks like this, from the next batch on; batches that were read ahead are read again. The division is part of
+    /// the [position](Self::state), so a resumed run divides its batches in the same way. A trainer's
+    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) calls it by itself.
     ///
-    /// All ranks have to divide alike, and between the same batches, or samples are lost or doubled. Trainers compare that before each update.
+    /// All ranks have to set the same division between the same two batches, or samples are lost or come twice. Trainers compare it before each
+    /// update.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -236,6 +250,24 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// returns `None`. [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) calls it for a run's loader; call it for further
     /// loaders of the run, and after a trainer's state was loaded otherwise.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor, Var};
+    /// # use candle_headroom::data::{Items, Loader};
+    /// # use candle_headroom::error::BoxedError;
+    /// # use candle_headroom::{AdaptiveTrainer, Sgd};
+    /// # let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// # let w = Var::ones(1, DType::F32, &Device::Cpu)?;
+    /// # let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![("w", w.clone())]).build()?).build()?;
+    /// let loader = || Loader::builder(Items(vec![1f32; 12]), collate).batch(4).build();
+    /// let mut first = loader()?;
+    /// trainer.step(first.next().expect("a batch"), |x, _| x.broadcast_mul(&w)?.mean_all())?;
+    ///
+    /// let mut second = loader()?; // as in another process, after the trainer's state was loaded
+    /// assert!(second.resume(&trainer)?.is_some());
+    /// assert_eq!(second.next().expect("a batch")?.indices, [4, 5, 6, 7]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`load_state`](Self::load_state), unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called; and
     /// [`DataError::Renamed`] if nothing is saved under this loader's name, while no loader has continued one that was saved.
@@ -260,7 +292,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(Some(Continued { changes }))
     }
 
-    /// Returns what it has done so far, and how long the caller waited for data.
+    /// Returns counts of batches and samples so far, and how long the caller waited for data.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -289,6 +321,22 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 }
 
 /// Where a loader continues a saved run; from [`Loader::resume`].
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor, Var};
+/// # use candle_headroom::data::{Items, Loader};
+/// # use candle_headroom::error::BoxedError;
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
+/// # let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+/// # let w = Var::ones(1, DType::F32, &Device::Cpu)?;
+/// # let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![("w", w.clone())]).build()?).build()?;
+/// let mut loader = Loader::builder(Items(vec![1f32; 12]), collate).batch(4).build()?;
+/// assert_eq!(loader.resume(&trainer)?, None); // no update has consumed a batch
+/// trainer.step(loader.next().expect("a batch"), |x, _| x.broadcast_mul(&w)?.mean_all())?;
+/// let continued = loader.resume(&trainer)?.expect("a position");
+/// assert!(continued.changes.is_empty());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Continued {
@@ -313,7 +361,20 @@ impl<B> fmt::Debug for Loader<B> {
     }
 }
 
-/// What a loader has done so far; from [`Loader::stats`](super::Loader::stats).
+/// Counts and times of a loader so far; from [`Loader::stats`](super::Loader::stats).
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use candle_headroom::data::{Items, Loader};
+/// # use candle_headroom::error::BoxedError;
+/// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+/// let mut loader = Loader::builder(Items(Vec::from_iter(0..10)), collate).batch(4).build()?;
+/// loader.next().expect("a batch")?;
+/// let stats = loader.stats();
+/// assert_eq!((stats.batches, stats.samples), (1, 4));
+/// assert!(stats.waited <= stats.elapsed);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderStats {
@@ -335,6 +396,16 @@ pub struct LoaderStats {
 
 impl LoaderStats {
     /// Returns the part of the time that the caller spent waiting for data, from 0 to 1.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use candle_headroom::data::LoaderStats;
+    ///
+    /// let mut stats = LoaderStats::default();
+    /// (stats.waited, stats.elapsed) = (Duration::from_secs(1), Duration::from_secs(4));
+    /// assert_eq!(stats.wait_share(), 0.25);
+    /// ```
     pub fn wait_share(&self) -> f64 {
         match self.elapsed.as_secs_f64() {
             0. => 0.,

@@ -27,8 +27,22 @@ where
     F: Fn(u64) -> Result<I, BoxedError> + Send + Sync + 'static,
     B: Tensors + Send + 'static,
 {
-    /// Shuffles within a buffer of so many samples: each sample that is handed out is drawn from the buffer by the seed of
-    /// [`shuffle`](Self::shuffle), and the next of the stream takes its place. The buffer's memory does not count as read ahead.
+    /// Shuffles within a buffer of this many samples: each sample that is handed out is drawn from the buffer by the seed of
+    /// [`shuffle`](Self::shuffle), and the next sample of the stream takes its place. A sample comes fewer than this many places early. The buffer's
+    /// memory does not count as read ahead.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, Stream};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let open = |_epoch: u64| Ok::<_, BoxedError>((0..100_u32).map(Ok));
+    /// let mut loader = Loader::builder(Stream(open), collate).batch(100).shuffle(7).buffer(10).build()?;
+    /// let drawn = loader.next().expect("a batch")?.to_vec1::<u32>()?;
+    /// // None comes before it is in the buffer.
+    /// assert!((0_u32..).zip(drawn).all(|(place, number)| number < place + 10));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn buffer(mut self, samples: usize) -> Self {
         self.buffer = Some(samples);
         self
@@ -36,9 +50,21 @@ where
 
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom::data::{Loader, Stream};
+    /// # use candle_headroom::error::BoxedError;
+    /// # let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    /// let open = |_epoch: u64| Ok::<_, BoxedError>((0..100_u32).map(Ok));
+    /// let error = Loader::builder(Stream(open), collate).shuffle(7).build().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert!(error.to_string().contains("`shuffle` and `buffer` together"));
+    /// ```
+    ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data): a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
-    /// of the driver of [`device`](Self::device).
+    /// An [error of data](crate::Error::is_data): [`shuffle`](Self::shuffle) without [`buffer`](Self::buffer) or the other way around; a number of
+    /// samples or of batches that is 0 or too large; more than 4,096 workers; a name that is empty or contains NUL; a rank that is not below the
+    /// number of ranks; or [`own_data`](Self::own_data) with a group of several ranks. Any error of the driver of [`device`](Self::device).
     pub fn build(mut self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {

@@ -85,6 +85,28 @@ struct RowGroup {
 }
 
 /// Settings of [`ParquetDataset`], from [`ParquetDataset::builder`].
+///
+/// ```
+/// # use candle_headroom::ByteSize;
+/// # use candle_headroom::data::{Dataset, ParquetDataset};
+/// # use parquet::data_type::Int32Type;
+/// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.parquet");
+/// # let schema = parse_message_type("message m { required int32 stars; }")?;
+/// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+/// # let mut group = file.next_row_group()?;
+/// # let mut column = group.next_column()?.unwrap();
+/// # column.typed::<Int32Type>().write_batch(&[4, 5], None, None)?;
+/// # column.close()?;
+/// # group.close()?;
+/// # file.close()?;
+/// // A file with two rows of one column, `stars`.
+/// let builder = ParquetDataset::<(u32,)>::builder([&path]).columns(["stars"]);
+/// let rows = builder.cache(ByteSize::gib(1)).open()?;
+/// assert_eq!(rows.get(1)?, (5,));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ParquetBuilder<T> {
@@ -97,6 +119,26 @@ pub struct ParquetBuilder<T> {
 
 impl<T: DeserializeOwned + Send> ParquetDataset<T> {
     /// Describes files, whose rows follow each other in this order.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ParquetDataset};
+    /// # use parquet::data_type::Int32Type;
+    /// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.parquet");
+    /// # let schema = parse_message_type("message m { required int32 stars; }")?;
+    /// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+    /// # let mut group = file.next_row_group()?;
+    /// # let mut column = group.next_column()?.unwrap();
+    /// # column.typed::<Int32Type>().write_batch(&[4, 5], None, None)?;
+    /// # column.close()?;
+    /// # group.close()?;
+    /// # file.close()?;
+    /// // A file with two rows of one column, read twice.
+    /// let rows = ParquetDataset::<(u32,)>::builder([&path, &path]).open()?;
+    /// assert_eq!((rows.len(), rows.get(2)?), (4, (4,)));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> ParquetBuilder<T> {
         let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
         ParquetBuilder {
@@ -124,27 +166,97 @@ impl<T: DeserializeOwned + Send> ParquetDataset<T> {
 }
 
 impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
-    /// Reads only these columns; all by default. Others cost no time.
+    /// Reads only these columns, in this order for a tuple; by default all, in the order of the file. Other columns are not decoded.
+    ///
+    /// ```
+    /// # use candle_headroom::data::ParquetDataset;
+    /// # use parquet::data_type::Int32Type;
+    /// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.parquet");
+    /// # let schema = parse_message_type("message m { required int32 stars; }")?;
+    /// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+    /// # let mut group = file.next_row_group()?;
+    /// # let mut column = group.next_column()?.unwrap();
+    /// # column.typed::<Int32Type>().write_batch(&[4, 5], None, None)?;
+    /// # column.close()?;
+    /// # group.close()?;
+    /// # file.close()?;
+    /// // A file with one column, `stars`.
+    /// let error = ParquetDataset::<(u32,)>::builder([&path]).columns(["rating"]).open().unwrap_err();
+    /// assert!(error.to_string().ends_with("has no column `rating`; it has stars"), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn columns<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.columns = Some(names.into_iter().map(S::into).collect());
         self
     }
 
-    /// Sets how many bytes of decoded rows are kept, by what the file states of them; 256 MiB by default. The threads of a loader should find room for a row group
-    /// each.
+    /// Sets how many bytes of decoded rows are cached, as estimated from the file's metadata; 256 MiB by default. It should hold one row group
+    /// for each thread of a loader.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::{Dataset, ParquetDataset};
+    /// # use parquet::data_type::Int32Type;
+    /// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.parquet");
+    /// # let schema = parse_message_type("message m { required int32 stars; }")?;
+    /// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+    /// # let mut group = file.next_row_group()?;
+    /// # let mut column = group.next_column()?.unwrap();
+    /// # column.typed::<Int32Type>().write_batch(&[4, 5], None, None)?;
+    /// # column.close()?;
+    /// # group.close()?;
+    /// # file.close()?;
+    /// // The row group that was read last stays in any case.
+    /// let rows = ParquetDataset::<(u32,)>::builder([&path]).cache(ByteSize(0)).open()?;
+    /// assert_eq!([rows.get(0)?, rows.get(1)?], [(4,), (5,)]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn cache(mut self, room: ByteSize) -> Self {
         self.cache = room;
         self
     }
 
-    /// Sets how many bytes the columns that are read of a row group may take when they are decoded, by what the file states of its
-    /// values and their sizes; 4 GiB by default. A small file can state any number of nulls.
+    /// Sets how many bytes the selected columns of a row group may take when they are decoded, as estimated from the file's metadata; 4 GiB by
+    /// default. Reading a row of a larger group is an error. It protects against small files that state a huge number of nulls.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::{Dataset, ParquetDataset};
+    /// # use parquet::data_type::Int32Type;
+    /// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.parquet");
+    /// # let schema = parse_message_type("message m { required int32 stars; }")?;
+    /// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+    /// # let mut group = file.next_row_group()?;
+    /// # let mut column = group.next_column()?.unwrap();
+    /// # column.typed::<Int32Type>().write_batch(&[4, 5], None, None)?;
+    /// # column.close()?;
+    /// # group.close()?;
+    /// # file.close()?;
+    /// let rows = ParquetDataset::<(u32,)>::builder([&path]).max_row_group(ByteSize(1)).open()?;
+    /// let error = rows.get(0).unwrap_err();
+    /// assert!(error.to_string().contains("raise `max_row_group`"), "{error}");
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn max_row_group(mut self, most: ByteSize) -> Self {
         self.max_row_group = most;
         self
     }
 
     /// Opens the files and reads their metadata.
+    ///
+    /// ```
+    /// use candle_headroom::data::ParquetDataset;
+    ///
+    /// let error = ParquetDataset::<(u32,)>::builder(Vec::<String>::new()).open().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert_eq!(error.to_string(), "a Parquet dataset needs at least one file and one column");
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if a file cannot be read, is no Parquet file, is damaged or lacks a column, and an [error of

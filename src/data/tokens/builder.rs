@@ -7,6 +7,16 @@ use crate::data::open;
 use crate::error::{DataError, Error, Result, invalid};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
+///
+/// ```
+/// # use candle_headroom::data::{Dataset, TokenType, Tokens};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.bin");
+/// std::fs::write(&path, [1, 0, 2, 0, 3, 0, 4, 0])?; // four tokens of two bytes
+/// let tokens = Tokens::builder(&path).dtype(TokenType::U16).window(3).stride(1).open()?;
+/// assert_eq!((tokens.len(), tokens.get(1)?.to_vec()?), (2, vec![2, 3, 4]));
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct TokensBuilder {
@@ -25,12 +35,22 @@ enum Source {
 }
 
 impl Tokens {
-    /// Describes a file of tokens.
+    /// Describes a file of tokens. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, Tokens};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.bin");
+    /// std::fs::write(&path, [1, 0, 2, 0, 3, 0, 4, 0])?; // of two bytes by default
+    /// let tokens = Tokens::builder(&path).window(2).open()?;
+    /// assert_eq!((tokens.len(), tokens.get(1)?.to_vec()?), (2, vec![3, 4]));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn builder(path: impl Into<PathBuf>) -> TokensBuilder {
         TokensBuilder::new(Source::File(path.into()))
     }
 
-    /// Describes tokens that are in memory.
+    /// Describes tokens that are in memory. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
     ///
     /// ```
     /// use candle_headroom::data::{Dataset, Tokens};
@@ -58,6 +78,16 @@ impl TokensBuilder {
     }
 
     /// Sets how the file stores a token; by default as llm.c's header says, and [`TokenType::U16`] without one.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, TokenType, Tokens};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "abcdef")?;
+    /// let bytes = Tokens::builder(&path).dtype(TokenType::U8).window(3).open()?;
+    /// assert_eq!(bytes.get(1)?.to_vec()?, [100, 101, 102]); // d, e, f
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn dtype(mut self, token: TokenType) -> Self {
         self.token = Some(token);
         self
@@ -65,12 +95,30 @@ impl TokensBuilder {
 
     /// Sets the number of bytes before the first token. By default the header of a file that llm.c's scripts have written is recognised
     /// and left out, and other files have none.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, Tokens};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.bin");
+    /// std::fs::write(&path, [9, 9, 9, 9, 1, 0, 2, 0])?; // a header of 4 bytes
+    /// let tokens = Tokens::builder(&path).skip_header(4).window(2).open()?;
+    /// assert_eq!(tokens.get(0)?.to_vec()?, [1, 2]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn skip_header(mut self, bytes: usize) -> Self {
         self.header = Some(bytes);
         self
     }
 
-    /// Makes samples of so many tokens each. A model that predicts the next token of a context of 1,024 needs 1,025.
+    /// Makes samples of this many tokens each. A model that predicts the next token of a context of 1,024 needs 1,025.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Dataset, Tokens};
+    ///
+    /// let tokens = Tokens::from_vec((0..10).collect()).window(4).open()?;
+    /// assert_eq!((tokens.len(), tokens.cost(0)), (2, 4)); // tokens 8 and 9 are in no window
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn window(mut self, tokens: usize) -> Self {
         self.window = tokens;
         self
@@ -78,13 +126,22 @@ impl TokensBuilder {
 
     /// Sets the number of tokens from the start of a window to the start of the next; by default that of a window, so that none
     /// overlap. Tokens at the end that do not fill a window are in no sample.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Dataset, Tokens};
+    ///
+    /// let tokens = Tokens::from_vec((0..10).collect()).window(4).stride(2).open()?;
+    /// assert_eq!(tokens.len(), 4);
+    /// assert_eq!(tokens.get(1)?.to_vec()?, [2, 3, 4, 5]); // it shares two tokens with the window before
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     pub fn stride(mut self, tokens: usize) -> Self {
         self.stride = Some(tokens);
         self
     }
 
     /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last
-    /// one ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    /// one ends with the file. The file is read once on opening, and 8 bytes are stored for each document.
     ///
     /// ```
     /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
@@ -108,13 +165,21 @@ impl TokensBuilder {
         self
     }
 
-    /// Opens the file.
+    /// Opens the file and finds the windows or documents.
+    ///
+    /// ```
+    /// use candle_headroom::data::Tokens;
+    ///
+    /// let error = Tokens::from_vec(vec![1, 2, 3]).open().unwrap_err();
+    /// assert!(error.is_data());
+    /// assert_eq!(error.to_string(), "set `window` to at least 1 token, or `documents`");
+    /// ```
     ///
     /// # Errors
     /// An [error of data](Error::is_data) if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
     /// into a token's bytes, or if tokens in memory are given a type or a header. [`DataError::File`] if the file cannot be read, is
-    /// empty, or holds a part of a token, or if llm.c's header is of another version or type, or states another number of tokens.
-    /// Likewise if there are fewer tokens than a window's.
+    /// empty, or ends within a token, or if llm.c's header is of another version or type, or states another number of tokens.
+    /// If there are fewer tokens than a window has, either of the two: `DataError::File` for a file, an error of data for tokens in memory.
     pub fn open(mut self) -> Result<Tokens> {
         self.check(self.token.unwrap_or(TokenType::U32))?;
         let (content, tokens) = match &mut self.source {

@@ -112,6 +112,16 @@ impl Dataset for Tokens {
 }
 
 /// Consecutive tokens, which are read when they are needed: the sample of [`Tokens`](super::Tokens). It keeps the file open.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Tokens};
+///
+/// let tokens = Tokens::from_vec(vec![5, 6, 7, 8]).window(3).open()?;
+/// let window = tokens.get(0)?;
+/// assert_eq!((window.len(), window.is_empty()), (3, false));
+/// assert_eq!(window.to_vec()?, [5, 6, 7]);
+/// # Ok::<(), candle_headroom::error::BoxedError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct TokenWindow {
     content: Arc<Content>,
@@ -132,6 +142,16 @@ impl TokenWindow {
     }
 
     /// Appends the tokens to a vector, which stays as it is after an error.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Dataset, Tokens};
+    ///
+    /// let tokens = Tokens::from_vec(vec![5, 6, 7, 8]).window(2).open()?;
+    /// let mut all = vec![0];
+    /// tokens.get(1)?.write_u32(&mut all)?;
+    /// assert_eq!(all, [0, 7, 8]);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or has changed since it was opened.
@@ -158,9 +178,19 @@ impl TokenWindow {
 ///
 /// It is a collate function for a loader of [`Tokens`](super::Tokens).
 ///
+/// ```
+/// use candle_headroom::data::{Loader, Tokens, stack_tokens};
+///
+/// let tokens = Tokens::from_vec((0..9).collect()).window(3).open()?;
+/// let mut loader = Loader::builder(tokens, stack_tokens).batch(2).build()?;
+/// let batch = loader.next().expect("a batch")?;
+/// assert_eq!(batch.to_vec2::<u32>()?, [[0, 1, 2], [3, 4, 5]]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
 /// # Errors
 /// An [error of data](crate::Error::is_data) if there is no window or if the lengths differ, as those of documents do, and
-/// [`DataError::File`](crate::error::DataError::File) if a file cannot be read or has changed since it was opened.
+/// [`DataError::File`] if a file cannot be read or has changed since it was opened.
 pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     let len = match windows.first() {
         Some(first) => first.len(),
@@ -255,6 +285,13 @@ impl fmt::Debug for Content {
 }
 
 /// How a file stores a token: an unsigned integer, the least significant byte first.
+///
+/// ```
+/// use candle_headroom::data::TokenType;
+///
+/// let types = [TokenType::U8, TokenType::U16, TokenType::U32];
+/// assert_eq!(types.map(TokenType::size_in_bytes), [1, 2, 4]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenType {
     /// One byte, such as raw text.
@@ -266,7 +303,7 @@ pub enum TokenType {
 }
 
 impl TokenType {
-    /// Returns the bytes of a token.
+    /// Returns the number of bytes of a token.
     #[must_use]
     pub fn size_in_bytes(self) -> usize {
         match self {

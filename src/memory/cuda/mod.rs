@@ -83,6 +83,8 @@ pub struct CudaMemoryBuilder {
     ordinal: usize,
     growth: Option<Growth>,
     limit: Limit,
+    /// Whether a build without `cuda` opens the host's memory.
+    or_host: bool,
 }
 
 impl DeviceMemory {
@@ -90,17 +92,57 @@ impl DeviceMemory {
     ///
     /// The ordinal counts in CUDA's order among the devices that `CUDA_VISIBLE_DEVICES` leaves, as `Device::new_cuda` does. Nothing
     /// happens before [`open`](CudaMemoryBuilder::open).
+    ///
+    /// ```no_run
+    /// use candle_core::{DType, Tensor};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::cuda(0).open()?;
+    /// let x = Tensor::zeros((1024, 1024), DType::F32, memory.device())?; // 4 MiB from the pool
+    /// assert!(x.device().is_cuda() && memory.in_use() >= Some(4 << 20));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
         CudaMemoryBuilder {
             ordinal,
             growth: None,
             limit: Limit::Unlimited,
+            or_host: false,
+        }
+    }
+
+    /// The memory of CUDA device `ordinal` in a build with the feature `cuda`, and else [that of the host](Self::host), as
+    /// [`Device::cuda_if_available`] chooses a device. On the host a growth means nothing, and a limit needs
+    /// [`TrackingAllocator`](super::TrackingAllocator).
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// # #[cfg(not(feature = "cuda"))] {
+    /// let memory = DeviceMemory::cuda_if_available(0).open()?;
+    /// assert!(memory.device().is_cpu()); // built without `cuda`
+    /// # }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn cuda_if_available(ordinal: usize) -> CudaMemoryBuilder {
+        CudaMemoryBuilder {
+            or_host: true,
+            ..Self::cuda(ordinal)
         }
     }
 }
 
 impl CudaMemoryBuilder {
     /// How the pool grows; [`Growth::OnDemand`] by default. A second opening with another growth than the first is an error.
+    ///
+    /// ```no_run
+    /// use candle_headroom::DeviceMemory;
+    /// use candle_headroom::memory::Growth;
+    ///
+    /// let memory = DeviceMemory::cuda(0).growth(Growth::ReturnAtSync).open()?;
+    /// assert!(DeviceMemory::cuda(0).growth(Growth::OnDemand).open().unwrap_err().is_memory());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self
@@ -110,6 +152,18 @@ impl CudaMemoryBuilder {
     ///
     /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise
     /// trainers check the use and reduce the size: see [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement).
+    ///
+    /// ```no_run
+    /// use candle_headroom::memory::{Enforcement, Limit};
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::cuda(0).limit(Limit::Fraction(0.5)).open()?;
+    /// match memory.stats().enforcement {
+    ///     Some(Enforcement::Hard) => println!("the driver refuses more"),
+    ///     enforcement => assert_eq!(enforcement, Some(Enforcement::Soft)),
+    /// }
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
@@ -117,11 +171,23 @@ impl CudaMemoryBuilder {
 
     /// Opens the device's memory, or shares it if it is open and no other settings are given.
     ///
+    /// ```no_run
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// match DeviceMemory::cuda(0).open() {
+    ///     Ok(memory) => assert!(memory.device().is_cuda()),
+    ///     Err(error) => eprintln!("no GPU for this run: {error}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// A build without the feature `cuda`, no such device, a busy device or one without memory pools, other settings than those in force,
     /// an impossible limit, or memory that cannot be taken at once ([`is_memory`](Error::is_memory)). Any other error of the driver.
     /// Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
-        open(self.ordinal, self.growth, self.limit)
+        match self.or_host && !cfg!(feature = "cuda") {
+            true => DeviceMemory::host().limit(self.limit).open(),
+            false => open(self.ordinal, self.growth, self.limit),
+        }
     }
 }

@@ -74,6 +74,13 @@ impl Default for LossScale {
 
 impl LossScale {
     /// Starts at 65,536, doubles after 2,000 steps without a skip, and halves at each skip.
+    ///
+    /// ```
+    /// use candle_headroom::optim::LossScale;
+    ///
+    /// let scale = LossScale::dynamic();
+    /// assert_eq!((scale.growth, scale.backoff, scale.interval), (2., 0.5, 2000));
+    /// ```
     pub fn dynamic() -> Self {
         Self {
             initial: 65536.,
@@ -84,6 +91,20 @@ impl LossScale {
     }
 
     /// Always the same scale. A step with a gradient that is not finite is still skipped.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::LossScale;
+    /// use candle_nn::Optimizer;
+    ///
+    /// let w = Var::new(0f32, &Device::Cpu)?;
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).loss_scale(LossScale::fixed(1024.)).build()?;
+    /// optimizer.backward_step(&w.sqrt()?)?; // its slope is infinite at 0
+    /// let progress = optimizer.progress()?;
+    /// assert_eq!((progress.skipped, progress.loss_scale), (1, Some(1024.)));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn fixed(scale: f64) -> Self {
         Self {
             initial: scale,
@@ -93,28 +114,102 @@ impl LossScale {
         }
     }
 
-    /// Sets the first scale.
+    /// Sets the first scale: above 0 and in the range of f32, in which losses are multiplied.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::LossScale;
+    /// use candle_nn::Optimizer;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let scale = LossScale::dynamic().initial(1024.);
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).loss_scale(scale).build()?;
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(1024.));
+    /// optimizer.backward_step(&w.sqr()?)?;
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(1024.)); // until 2,000 steps are done
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn initial(self, initial: f64) -> Self {
         Self { initial, ..self }
     }
 
-    /// Sets the factor after `interval` steps without a skip.
+    /// Sets the factor after `interval` steps without a skip: at least 1.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::LossScale;
+    /// use candle_nn::Optimizer;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let scale = LossScale::dynamic().initial(1024.).growth(4.).interval(1);
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).loss_scale(scale).build()?;
+    /// optimizer.backward_step(&w.sqr()?)?;
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(4096.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn growth(self, growth: f64) -> Self {
         Self { growth, ..self }
     }
 
-    /// Sets the factor after a skipped step.
+    /// Sets the factor after a skipped step: above 0 and at most 1.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::LossScale;
+    /// use candle_nn::Optimizer;
+    ///
+    /// let w = Var::new(0f32, &Device::Cpu)?;
+    /// let scale = LossScale::dynamic().initial(1024.).backoff(0.25);
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).loss_scale(scale).build()?;
+    /// optimizer.backward_step(&w.sqrt()?)?; // its slope is infinite at 0
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(256.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn backoff(self, backoff: f64) -> Self {
         Self { backoff, ..self }
     }
 
-    /// Sets the number of steps without a skip before the scale grows.
+    /// Sets the number of steps without a skip before the scale grows: at least 1.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::LossScale;
+    /// use candle_nn::Optimizer;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let scale = LossScale::dynamic().initial(1024.).interval(2);
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).loss_scale(scale).build()?;
+    /// optimizer.backward_step(&w.sqr()?)?;
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(1024.));
+    /// optimizer.backward_step(&w.sqr()?)?;
+    /// assert_eq!(optimizer.progress()?.loss_scale, Some(2048.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn interval(self, interval: u64) -> Self {
         Self { interval, ..self }
     }
 }
 
 /// Counters of an optimizer's steps; from [`Fused::progress`](super::Fused::progress).
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::AdamW;
+/// use candle_headroom::optim::Commit;
+///
+/// let w = Var::new(4f32, &Device::Cpu)?;
+/// let mut optimizer = AdamW::builder(vec![w.clone()]).clip_norm(1.).build()?;
+/// optimizer.commit(&w.sqr()?.backward()?)?;
+/// let progress = optimizer.progress()?;
+/// assert_eq!((progress.steps, progress.skipped), (1, 0));
+/// assert_eq!(progress.gradient_norm, Some(8.)); // before clipping
+/// assert_eq!(progress.loss_scale, None);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -61,6 +61,16 @@ pub struct Fused<A> {
 
 impl<A: Algorithm> Fused<A> {
     /// The learning rate, before the factors of groups.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let optimizer = AdamW::builder(vec![w]).learning_rate(3e-4).build()?;
+    /// assert_eq!(optimizer.learning_rate(), 3e-4);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn learning_rate(&self) -> f64 {
         self.setup.rule.numbers()[0]
     }
@@ -87,6 +97,19 @@ impl<A: Algorithm> Fused<A> {
 
     /// Counts of steps, the loss scale and the last norm. On CUDA this waits for the device.
     ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::Commit;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.25).clip_norm(100.).build()?;
+    /// optimizer.commit(&w.sqr()?.backward()?)?;
+    /// let progress = optimizer.progress()?;
+    /// assert_eq!((progress.steps, progress.skipped, progress.gradient_norm), (1, 0, Some(6.)));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Errors from reading the device.
     pub fn progress(&self) -> Result<Progress> {
@@ -94,22 +117,71 @@ impl<A: Algorithm> Fused<A> {
     }
 
     /// Bytes of the moments and master weights on the parameters' device, counted from their shapes and types.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Var};
+    /// use candle_headroom::{AdamW, Sgd};
+    ///
+    /// let w = Var::zeros((4, 2), DType::F32, &Device::Cpu)?;
+    /// let adamw = AdamW::builder(vec![w.clone()]).build()?;
+    /// assert_eq!(adamw.state_bytes(), 2 * 4 * 8); // two moments of 8 elements
+    /// let sgd = Sgd::builder(vec![w]).build()?;
+    /// assert_eq!(sgd.state_bytes(), 0); // without momentum
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn state_bytes(&self) -> u64 {
         self.setup.updated().map(Managed::kept_bytes).sum()
     }
 
     /// Bytes of the moments and master weights that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory;
     /// 0 for CPU parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let optimizer = AdamW::builder(vec![w]).moments_on_host(1.).build()?;
+    /// assert_eq!(optimizer.host_state_bytes(), 0); // the parameter is in host memory too
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn host_state_bytes(&self) -> u64 {
         self.setup.updated().map(Managed::host_bytes).sum()
     }
 
     /// The hyper-parameters.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let optimizer = AdamW::builder(vec![w]).weight_decay(0.1).build()?;
+    /// assert_eq!((optimizer.params().beta1, optimizer.params().weight_decay), (0.9, 0.1));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn params(&self) -> &A {
         &self.setup.rule
     }
 
     /// Sets the hyper-parameters.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::Sgd;
+    /// use candle_headroom::optim::ParamsSgd;
+    ///
+    /// let w = Var::new(3f32, &Device::Cpu)?;
+    /// let mut optimizer = Sgd::builder(vec![w]).build()?;
+    /// let params = ParamsSgd { weight_decay: 0.1, ..*optimizer.params() };
+    /// optimizer.set_params(params)?;
+    /// assert_eq!(optimizer.params().weight_decay, 0.1);
+    ///
+    /// // Momentum needs state that was not allocated.
+    /// let params = ParamsSgd { momentum: 0.9, ..params };
+    /// assert!(optimizer.set_params(params).unwrap_err().is_optimizer());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If one is out of its range, or if they need other state than there is (momentum where there was none):
@@ -133,6 +205,19 @@ impl<A: Algorithm> Fused<A> {
     }
 
     /// The options of all groups, in the order in which they were given.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use candle_headroom::AdamW;
+    /// use candle_headroom::optim::Group;
+    ///
+    /// let [weight, bias] = [Var::new(1f32, &Device::Cpu)?, Var::new(0f32, &Device::Cpu)?];
+    /// let biases = Group::from(vec![("bias", bias)]).weight_decay(0.);
+    /// let optimizer = AdamW::builder(vec![("weight", weight)]).group(biases).build()?;
+    /// assert_eq!(optimizer.groups().len(), 2);
+    /// assert_eq!(optimizer.groups()[1].weight_decay, Some(0.));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn groups(&self) -> &[GroupOptions] {
         &self.setup.groups
     }

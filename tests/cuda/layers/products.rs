@@ -73,3 +73,25 @@ fn the_gradient_of_a_quantized_product() -> Result<()> {
     }
     Ok(())
 }
+
+/// candle asserts the one, indexes for the other, and compares no widths.
+#[test]
+fn experts_of_other_shapes_are_an_error() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    let values = numbers(&[2, 5, 256], 5).to_dtype(DType::F32)?;
+    let weight = QTensor::quantize_onto(&values, GgmlDType::Q8_0, &device)?;
+    let layer = QMatMul::from_arc(Arc::new(weight))?;
+    for (xs, ids) in [
+        (&[3, 1, 256][..], &[2, 2][..]),
+        (&[3, 256], &[3, 2]),
+        (&[3, 1, 256], &[3]),
+        (&[3, 1, 128], &[3, 2]),
+        (&[3, 3, 256], &[3, 2]),
+    ] {
+        let xs = Tensor::zeros(xs, DType::F32, &device)?;
+        let ids = Tensor::zeros(ids, DType::U32, &device)?;
+        assert!(layer.indexed_moe_forward(&xs, &ids).is_err());
+    }
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! Links work in the repository, in the book and in rustdoc: one label for each target, defined alike everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use regex::Regex;
 
@@ -141,7 +142,7 @@ fn every_page_is_in_the_book_and_in_rustdoc() {
         "a page of docs/SUMMARY.md does not exist"
     );
     // The same order in both.
-    let module = Regex::new(r#"(?m)^        ([a-z_]+) "([a-z-]+)"$"#).unwrap();
+    let module = Regex::new(r##"(?m)^        ([a-z_]+) "([a-z-]+)"$"##).unwrap();
     let modules: Vec<&str> = module
         .captures_iter(&rustdoc)
         .map(|module| {
@@ -163,32 +164,26 @@ fn every_page_is_in_the_book_and_in_rustdoc() {
 #[test]
 fn the_first_page_and_the_readme_lead_somewhere() {
     let anchors = anchors();
-    let inline = Regex::new(r"\]\(([^)]+)\)").unwrap();
+    let inline = Regex::new(r##"\]\(([^)#]+)(#[^)]*)?\)|(?:href|src|srcset)="([^"#]+)"##).unwrap();
     let mut wrong = Vec::new();
-    for link in inline.captures_iter(&read("docs/README.md")) {
-        match link[1].strip_suffix(".md") {
-            Some(page) => check_target(page, &anchors, &mut wrong, "docs/README.md"),
-            None => assert!(
-                link[1].starts_with("https://"),
-                "docs/README.md: {}",
-                &link[1]
-            ),
-        }
-    }
-    // The README is also read outside of the repository.
-    let docs = "https://docs.rs/candle-headroom/latest/candle_headroom/";
-    for link in inline.captures_iter(&read("README.md")) {
-        assert!(link[1].starts_with("https://"), "README.md: {}", &link[1]);
-        if let Some(page) = link[1]
-            .strip_prefix(docs)
-            .and_then(|path| path.strip_prefix("_documentation/"))
-        {
-            let path = page.replace("/index.html", "").replace('_', "-");
-            if path != "index.html" {
-                check_target(&path, &anchors, &mut wrong, "README.md");
+    for (from, folder) in [("docs/README.md", "docs"), ("README.md", "")] {
+        for link in inline.captures_iter(&read(from)) {
+            let target = link.get(1).or(link.get(3)).unwrap().as_str();
+            if target.starts_with("https://") {
+                continue;
+            }
+            let path = Path::new(folder).join(target);
+            if !root().join(&path).exists() {
+                wrong.push(format!("{from}: there is no {}", path.display()));
+            }
+            let page = path.to_str().unwrap().strip_prefix("docs/");
+            if let (Some(page), Some(anchor)) =
+                (page.and_then(|page| page.strip_suffix(".md")), link.get(2))
+            {
+                let label = format!("{page}{}", anchor.as_str());
+                check_target(&label, &anchors, &mut wrong, from);
             }
         }
     }
-    assert!(root().join("docs/img/timeline-light.png").exists());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,7 +1,8 @@
-//! The book, docs/: its links, its form, and the tutorial as a reader follows it.
+//! README and the book, docs/: links, form, and the tutorial as a reader follows it.
 
 mod form;
 mod links;
 mod page;
+mod readme;
 #[cfg(unix)]
 mod tutorial;

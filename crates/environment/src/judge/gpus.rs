@@ -1,4 +1,4 @@
-//! Findings about single GPUs.
+//! Findings about single GPUs: their health, clocks, connection to the bus, settings and other processes, by what NVML says of each.
 
 use bytesize::ByteSize;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;

@@ -1,4 +1,8 @@
 //! What follows from what was seen. Each file judges one subject, and each finding is made in one place.
+//!
+//! Judges read [`Facts`] and the process's variables, and neither files nor libraries, so that equal facts give equal findings. What is
+//! unknown, because a probe did not finish or the machine does not tell, leads to no conclusion. Where one condition explains another, such as
+//! a missing container runtime for a missing libcuda, only the cause is a finding.
 
 mod driver;
 mod gpus;

@@ -1,4 +1,8 @@
-//! The processes on a GPU.
+//! The processes on a GPU, and what each holds of its memory.
+//!
+//! Lists come from the newest call that the library has, and from the one before it on drivers whose newest call writes longer elements than
+//! its header says. There is room for the longest element that any driver writes, and a list of more processes than a GPU can have is an
+//! error. In a container the driver's numbers are the host's, so that no neighbour is named there.
 
 use std::ffi::c_uint;
 use std::time::Duration;
@@ -143,7 +147,13 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// A process that holds `bytes` bytes.
+    /// A process that holds `bytes` bytes; `None` for what the driver or the system does not tell.
+    ///
+    /// ```
+    /// use candle_headroom_environment::Neighbour;
+    ///
+    /// assert_eq!(Neighbour::new(4711, None, None).to_string(), "process 4711");
+    /// ```
     pub fn new(process: u32, name: Option<String>, bytes: Option<u64>) -> Self {
         Self {
             process,

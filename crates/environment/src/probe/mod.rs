@@ -1,4 +1,7 @@
 //! What is there: each file looks at one subject and judges nothing.
+//!
+//! Probes read through `Source`, which bounds what is read, and load the driver's libraries through `patience`. Nothing that they find is an
+//! error of the check: a library that is missing, fails or does not answer is a [`Reply`] of its own.
 
 pub(super) mod cuda;
 pub(super) mod kernel;

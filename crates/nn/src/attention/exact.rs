@@ -24,6 +24,19 @@ use crate::graph::{Backward, Gradients, record};
 /// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. With a mask
 /// that leads to a Var the backward pass on the CPU is a composition of candle's operations on chunks of 4 MiB.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Attention, attention};
+///
+/// let q = Tensor::zeros((1, 2, 3, 4), DType::F32, &Device::Cpu)?; // [batch, heads, queries, width]
+/// let k = Tensor::zeros((1, 1, 2, 4), DType::F32, &Device::Cpu)?; // both heads share it
+/// let v = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?; // of two keys
+/// let y = attention(&q, &k, &v, &Attention::default())?;
+/// assert_eq!(y.dims(), [1, 2, 3, 1]);
+/// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [2.; 6]); // equal scores: the mean
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// If shapes, types or devices do not fit together, for types other than those above, and for options out of range.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Tensor> {

@@ -83,6 +83,17 @@ where
 /// [`flash_attn`] with a mask or none, as [`candle_nn::attention::cpu_flash::standard::run_flash_attn_cpu`], for any batch size and
 /// on any device. `max_bias` counts with a mask only.
 ///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::attention::cpu_flash::standard::run_flash_attn_cpu;
+///
+/// let q = Tensor::randn(0f32, 1., (2, 10, 8, 16), &Device::Cpu)?; // [batch, positions, heads, width]
+/// let mask = Tensor::zeros((10, 10), DType::F32, &Device::Cpu)?; // hides nothing
+/// let y = run_flash_attn_cpu::<f32>(&q, &q, &q, Some(&mask), 0.25, None, None)?;
+/// assert_eq!(y.dims(), [2, 8, 10, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`attention`].
 pub fn run_flash_attn_cpu<T>(
@@ -104,6 +115,18 @@ where
 
 /// [`flash_attn`] where query i sees keys 0 to i + `kv_offset`, as [`candle_nn::attention::cpu_flash::causal::run_causal_attn_cpu`],
 /// for any batch size and on any device.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::attention::cpu_flash::causal::run_causal_attn_cpu;
+///
+/// // Two new tokens after 10 that are cached: [batch, positions, heads, width].
+/// let q = Tensor::randn(0f32, 1., (1, 2, 8, 16), &Device::Cpu)?;
+/// let k = Tensor::randn(0f32, 1., (1, 12, 8, 16), &Device::Cpu)?;
+/// let y = run_causal_attn_cpu::<f32>(&q, &k, &k, 0.25, 10, None, None)?;
+/// assert_eq!(y.dims(), [1, 8, 2, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`attention`].
@@ -149,6 +172,21 @@ fn matrix(mask: &Tensor, [queries, keys]: [usize; 2]) -> Result<Tensor> {
 /// a query see `window_size_left` keys before and `window_size_right` after its own position; without the latter none after.
 ///
 /// It keeps what [`attention`] keeps for each sequence, and a copy of the output.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::attention::flash_attn_varlen_unfused;
+///
+/// // Texts of 3 and 5 tokens, one after the other: [all positions, heads, width].
+/// let q = Tensor::randn(0f32, 1., (8, 4, 16), &Device::Cpu)?;
+/// let lengths = Tensor::new(&[3u32, 5], &Device::Cpu)?;
+/// let (longest, causal) = (5, true);
+/// let y = flash_attn_varlen_unfused(
+///     &q, &q, &q, None, &lengths, &lengths, longest, longest, 0.25, causal, None, None,
+/// )?;
+/// assert_eq!(y.dims(), [8, 4, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// If `causal` is asked for a sequence with more queries than keys, if only `window_size_right` is given, if the lengths do not add

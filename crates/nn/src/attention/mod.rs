@@ -1,4 +1,9 @@
 //! Exact attention that keeps little, and candle's module [`candle_nn::attention`] with backward passes.
+//!
+//! [`attention()`] computes softmax(q · kᵀ · scale) · v for a part of the queries at a time, and again in the backward pass. So memory
+//! grows with the number of positions and not with its square, and nothing is approximated: values and gradients are those of plain
+//! operations, within rounding. On the CPU they do not depend on the number of threads, unless a mask gets a gradient. The other
+//! functions have candle's names and signatures and call it, for any batch size and on any device.
 
 mod chunks;
 mod exact;

@@ -12,7 +12,8 @@ pub const NAME: &str = "attention";
 
 /// Options of [`attention`](super::attention): which keys a query sees, and how scores become weights.
 ///
-/// The default is attention of each query to all keys, with scores multiplied by 1/√d.
+/// The default is attention of each query to all keys, with scores multiplied by 1/√d. A key has to be seen by all options that are
+/// given. Values out of range and shapes that do not fit are errors of [`attention`](super::attention()).
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -44,6 +45,17 @@ impl Attention {
     /// Each query sees the keys up to its own position, and the last query is at the last key. With as many keys as queries, query i
     /// sees keys 0 to i. With s keys and t queries it sees keys 0 to i + s − t: after t − s queries that see nothing, if there are
     /// more queries than keys.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// let q = Tensor::zeros((1, 1, 2, 4), DType::F32, &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let v = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?; // of two keys
+    /// let y = attention(&q, &q, &v, &Attention::default().causal())?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 2.]); // the second query sees both keys
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn causal(mut self) -> Self {
         (self.causal, self.offset) = (true, None);
         self
@@ -92,6 +104,18 @@ impl Attention {
 
     /// Subtracts slope · distance between query and key from the scores, with a slope for each head (ALiBi: Press, Smith and Lewis,
     /// 2021). Positions are those of [`window`](Self::window). `slopes` (heads) get no gradient.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// let q = Tensor::zeros((1, 1, 2, 4), DType::F32, &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let v = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?; // of two keys
+    /// let slopes = Tensor::new(&[200f32], &Device::Cpu)?; // of one head, too steep for any other position
+    /// let y = attention(&q, &q, &v, &Attention::default().alibi(&slopes))?.flatten_all()?;
+    /// assert_eq!(y.to_vec1::<f32>()?, [1., 3.]); // each query sees its own position
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn alibi(mut self, slopes: &Tensor) -> Self {
         self.alibi = Some(slopes.clone());
         self
@@ -141,21 +165,57 @@ impl Attention {
         self
     }
 
-    /// What scores are multiplied by, instead of 1/√d.
+    /// What scores are multiplied by, instead of 1/√d for queries and keys of width d. Finite.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// let q = Tensor::randn(0f32, 1., (1, 2, 5, 64), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let values = |options: &Attention| attention(&q, &q, &q, options)?.flatten_all()?.to_vec1::<f32>();
+    /// let scaled = values(&Attention::default().scale(0.125))?;
+    /// assert_eq!(scaled, values(&Attention::default())?); // 1/√64
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Keeps scores between −`cap` and `cap`, by cap · tanh(score / cap) after scaling (Gemma 2).
+    /// Keeps scores between −`cap` and `cap`, by cap · tanh(score / cap) after scaling (Gemma 2, arXiv 2408.00118). Positive and
+    /// finite.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// let q = Tensor::full(8f32, (1, 1, 1, 4), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let k = Tensor::cat(&[&q, &q.neg()?], 2)?; // scores of 128 and −128
+    /// let v = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
+    /// let y = |options: &Attention| attention(&q, &k, &v, options)?.sum_all()?.to_scalar::<f32>();
+    /// assert_eq!(y(&Attention::default())?, 1.); // sees the first key only
+    /// assert!((y(&Attention::default().softcap(1e-3))? - 2.).abs() < 0.01); // and both about equally
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn softcap(mut self, cap: f64) -> Self {
         self.softcap = Some(cap);
         self
     }
 
-    /// Sets each weight to zero with probability `rate` and divides the others by 1 − `rate`. Which ones depends on the weight's
-    /// position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
+    /// Sets each weight to zero with probability `rate`, in [0, 1), and divides the others by 1 − `rate`. Which ones depends on the
+    /// weight's position and, within [`seeded`](crate::seeded), on its seed and the number of draws before, so a retry and recomputation
     /// drop the same weights; elsewhere each call draws a fresh seed.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention, seeded};
+    ///
+    /// let q = Tensor::randn(0f32, 1., (1, 4, 10, 8), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let options = Attention::default().dropout(0.1);
+    /// let run = || seeded(7, || attention(&q, &q, &q, &options)?.flatten_all()?.to_vec1::<f32>());
+    /// assert_eq!(run()?, run()?); // the same weights are dropped
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn dropout(mut self, rate: f64) -> Self {
         self.dropout = rate;
         self

@@ -1,4 +1,7 @@
 //! Which Vars receive a gradient, and whether it is the right one.
+//!
+//! A report has every floating-point Var of the map, once for each of its names. However an audit ends, the Vars have the values that
+//! they had before. A gradient is called wrong only where the loss shows it at several step sizes.
 
 mod moved;
 mod report;
@@ -50,6 +53,18 @@ where
 }
 
 /// What [`audit`] checks. It ends with [`arrivals`](Self::arrivals) or [`slopes`](Self::slopes).
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{Init, Received, VarBuilder, VarMap, audit};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let w = vb.get_with_hints(4, "w", Init::Const(1.))?;
+/// let builder = audit(&varmap, || w.sqr()?.sum_all()).seed(7);
+/// assert_eq!(builder.arrivals()?.count(Received::Finite), 1);
+/// # Ok::<(), candle_headroom_nn::AuditError>(())
+/// ```
 #[must_use = "nothing runs before `arrivals()` or `slopes()`"]
 pub struct AuditBuilder<'a, F> {
     varmap: &'a VarMap,
@@ -60,6 +75,20 @@ pub struct AuditBuilder<'a, F> {
 impl<F: FnMut() -> candle_core::Result<Tensor>> AuditBuilder<'_, F> {
     /// The seed of the random directions, and of this crate's random layers such as [`Dropout`](crate::Dropout): the closure
     /// runs in a scope of [`seeded`]. The default is 0.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::{Dropout, Init, VarBuilder, VarMap, audit};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let w = vb.get_with_hints(4, "w", Init::Const(1.))?;
+    /// let dropout = Dropout::new(0.5);
+    /// let loss = || dropout.forward(&w.sqr()?, true)?.sum_all();
+    /// let report = audit(&varmap, loss).seed(7).arrivals()?;
+    /// assert_eq!(report, audit(&varmap, loss).seed(7).arrivals()?); // the same masks
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -69,6 +98,21 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> AuditBuilder<'_, F> {
     ///
     /// A loss that depends on no Var is not an error: every Var is reported without a gradient. The numbers in the report are read
     /// from the device, one Var after the other.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let (body, head) = (linear(4, 4, vb.pp("body"))?, linear(4, 2, vb.pp("head"))?);
+    /// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let loss = || head.forward(&body.forward(&x)?.detach())?.sqr()?.mean_all(); // cut off
+    /// let report = audit(&varmap, loss).arrivals()?;
+    /// assert_eq!((report.count(Received::Nothing), report.count(Received::Finite)), (2, 2));
+    /// assert_eq!(report.get("body.weight").expect("a Var").received, Received::Nothing);
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     ///
     /// # Errors
     /// [`AuditError::NotScalar`], and the errors of the closure and of the backward pass.
@@ -100,6 +144,21 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> AuditBuilder<'_, F> {
     /// does not reach, such as an expert that is not used; and one at a kink, which is [`Received::Undecided`]. It calls wrong what is
     /// so on purpose: a straight-through estimator, a gradient that is clipped or reversed within the model, a `detach` of one of two
     /// paths; name such Vars in [`Audit::check_except`].
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_headroom_nn::{Init, Received, VarBuilder, VarMap, audit};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let w = vb.get_with_hints(4, "w", Init::Const(1.))?;
+    /// let right = audit(&varmap, || w.exp()?.sum_all()).slopes()?;
+    /// assert_eq!(right.count(Received::Right), 1);
+    /// let wrong = audit(&varmap, || (w.exp()? * w.detach())?.sum_all()).slopes()?; // one of two paths
+    /// assert_eq!(wrong.count(Received::Wrong), 1);
+    /// assert!(wrong.check().unwrap_err().to_string().contains("the gradient of `w` is not the slope"));
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     ///
     /// # Errors
     /// As [`arrivals`](Self::arrivals), and [`AuditError::NotRepeatable`].

@@ -12,6 +12,15 @@ use crate::modules::by_module;
 /// What a Var received from a backward pass. [`Wrong`](Self::Wrong), [`Undecided`](Self::Undecided), [`Right`](Self::Right) and
 /// [`TooSmall`](Self::TooSmall) are results of [`slopes`](super::AuditBuilder::slopes): the worst of three directions, but a direction
 /// that is too small to measure does not count where another is not.
+///
+/// ```
+/// use candle_headroom_nn::Received;
+///
+/// let mut found = [Received::Right, Received::Nothing, Received::Wrong];
+/// found.sort(); // what is worse comes first
+/// assert_eq!(found, [Received::Nothing, Received::Wrong, Received::Right]);
+/// assert_eq!(found[0].to_string(), "no gradient");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -39,6 +48,21 @@ pub enum Received {
 }
 
 /// A Var of an [`Audit`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{Init, Received, VarBuilder, VarMap, audit};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let w = vb.get_with_hints((2, 2), "w", Init::Const(1.))?;
+/// let report = audit(&varmap, || w.sum_all()).arrivals()?;
+/// let var = report.get("w").expect("a Var");
+/// assert_eq!((var.shape.as_slice(), var.received), (&[2, 2][..], Received::Finite));
+/// assert_eq!(var.norm, Some(2.)); // √(1 + 1 + 1 + 1)
+/// assert!(var.slope.is_none()); // not asked for
+/// # Ok::<(), candle_headroom_nn::AuditError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Audited {
@@ -58,6 +82,21 @@ pub struct Audited {
 /// Which Vars received a gradient, and whether it is right, from [`audit`](super::audit()).
 ///
 /// `{}` is grouped by module, what is wrong first; `{:#}` has a line for each Var. Both begin with the counts.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::{Module, VarBuilder, VarMap, audit, linear};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let head = linear(4, 2, vb.pp("head"))?;
+/// linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+/// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+/// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+/// let text = report.to_string();
+/// assert!(text.starts_with("4 Vars: no gradient 2, finite 2\nno gradient\n  pooler: bias, weight (2 of 2)"));
+/// # Ok::<(), candle_headroom_nn::AuditError>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Audit {
@@ -67,22 +106,81 @@ pub struct Audit {
 
 impl Audit {
     /// Returns the Vars that received this.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+    /// #
+    /// # let varmap = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// # let head = linear(4, 2, vb.pp("head"))?;
+    /// # linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+    /// # let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+    /// let names: Vec<_> = report.of(Received::Nothing).map(|var| &var.name).collect();
+    /// assert_eq!(names, ["pooler.bias", "pooler.weight"]);
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     pub fn of(&self, received: Received) -> impl Iterator<Item = &Audited> {
         self.vars.iter().filter(move |var| var.received == received)
     }
 
     /// Returns the number of Vars that received this.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+    /// #
+    /// # let varmap = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// # let head = linear(4, 2, vb.pp("head"))?;
+    /// # linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+    /// # let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+    /// assert_eq!(report.count(Received::Nothing), 2); // `pooler.weight` and `pooler.bias`
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     pub fn count(&self, received: Received) -> usize {
         self.of(received).count()
     }
 
     /// Returns the Var of this name.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::{Module, Received, VarBuilder, VarMap, audit, linear};
+    /// #
+    /// # let varmap = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// # let head = linear(4, 2, vb.pp("head"))?;
+    /// # linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+    /// # let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+    /// assert_eq!(report.get("head.weight").expect("a Var").received, Received::Finite);
+    /// assert!(report.get("body.weight").is_none());
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     pub fn get(&self, name: &str) -> Option<&Audited> {
         self.vars.iter().find(|var| var.name == name)
     }
 
     /// Fails if a Var received no gradient or a wrong one, for a unit test of a model. BatchNorm's statistics need none, a gradient of
     /// zeros counts as received, and [`Received::Undecided`] is not wrong.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap, audit, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let head = linear(4, 2, vb.pp("head"))?;
+    /// linear(4, 4, vb.pp("pooler"))?; // this loss does not use it
+    /// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).arrivals()?;
+    /// let error = report.check().unwrap_err();
+    /// assert!(error.to_string().starts_with("no gradient for 2 of 4 parameters: pooler: bias, weight"));
+    /// # Ok::<(), candle_headroom_nn::AuditError>(())
+    /// ```
     ///
     /// # Errors
     /// [`AuditError::Unreached`], or [`AuditError::Wrong`].
@@ -179,6 +277,21 @@ fn examine(gradient: &Tensor) -> candle_core::Result<(Received, Option<f64>)> {
 
 /// The loss's slope in one direction, from a gradient and from the loss itself, for a change of length 1 of the Vars that were moved:
 /// in the direction of the gradient, if none of the random ones is worse.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{Init, VarBuilder, VarMap, audit};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let w = vb.get_with_hints(4, "w", Init::Const(1.))?;
+/// let report = audit(&varmap, || w.exp()?.sum_all()).slopes()?;
+/// let slope = report.get("w").expect("a Var").slope.expect("a slope");
+/// let measured = slope.measured.expect("a finite loss");
+/// assert!((slope.claimed / measured - 1.).abs() < 0.01);
+/// assert_eq!(slope.vars, 1);
+/// # Ok::<(), candle_headroom_nn::AuditError>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Slope {
@@ -196,6 +309,16 @@ pub struct Slope {
 impl Slope {
     /// Returns the claimed slope divided by the measured one, such as 0.25 for a gradient that is four times too small; `None` if
     /// nothing was measured, or 0.
+    ///
+    /// ```
+    /// use candle_headroom_nn::Slope;
+    ///
+    /// let mut slope = Slope::default();
+    /// slope.claimed = 1.;
+    /// assert_eq!(slope.factor(), None); // not measured
+    /// slope.measured = Some(4.);
+    /// assert_eq!(slope.factor(), Some(0.25));
+    /// ```
     pub fn factor(&self) -> Option<f64> {
         let measured = self.measured.filter(|measured| *measured != 0.);
         measured.map(|measured| self.claimed / measured)
@@ -340,6 +463,19 @@ const LISTED: usize = 3;
 /// An audit cannot be made, or found something wrong.
 ///
 /// In a function that returns candle's errors, `?` puts it inside an [`io::Error`] of theirs, from which it can be downcast.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom_nn::{AuditError, Init, VarBuilder, VarMap, audit};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let w = vb.get_with_hints(4, "w", Init::Const(1.))?;
+/// let error = audit(&varmap, || w.sqr()).arrivals().unwrap_err();
+/// assert!(matches!(error, AuditError::NotScalar(_)));
+/// assert!(error.to_string().starts_with("the loss has shape [4]: reduce it to one number"));
+/// # Ok::<(), candle_headroom_nn::AuditError>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {

@@ -46,8 +46,14 @@ macro_rules! layer {
 
         $(
             #[doc = concat!(
-                "Makes a [`", stringify!($layer), "`] ", $with, " a bias, named and initialized as by [`candle_nn::",
-                stringify!($make), "`].\n\n# Errors\nThose of the `VarBuilder`."
+                "Makes a [`", stringify!($layer), "`] ", $with, " a bias for these numbers of channels and this size of the kernel, with \
+                 parameters named and initialized as by [`candle_nn::", stringify!($make), "`].\n\n```\nuse candle_core::{DType, Device};\n",
+                "use candle_headroom_nn::{VarBuilder, VarMap, conv::", stringify!($make), "};\n\n",
+                "let varmap = VarMap::new();\n",
+                "let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);\n",
+                "let conv = ", stringify!($make), "(4, 4, 3, Default::default(), vb)?;\n",
+                "assert_eq!(conv.weight().dims()[..3], [4, 4, 3]);\n",
+                "# Ok::<(), candle_core::Error>(())\n```\n\n# Errors\nThose of the `VarBuilder`."
             )]
             pub fn $make(
                 in_channels: usize,

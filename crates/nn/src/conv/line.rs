@@ -10,7 +10,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{Conv1dConfig, conv1d};
+    /// use candle_headroom_nn::conv::{Conv1d, Conv1dConfig, conv1d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -19,6 +19,11 @@ layer! {
     /// let conv = conv1d(4, 8, 3, config, vb)?;
     /// let x = Tensor::randn(0f32, 1., (2, 4, 10), &Device::Cpu)?; // [batch, channels, length]
     /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 10]);
+    /// assert_eq!(conv.weight().dims(), [8, 4, 3]);
+    /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().padding), (&[8][..], 1));
+    ///
+    /// let tied = Conv1d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     Conv1d(Conv1dConfig, "(out, in / groups, kernel)"),
@@ -41,6 +46,25 @@ impl Module for Conv1d {
 
 layer! {
     /// The transpose of a convolution over the last dimension, as [`candle_nn::ConvTranspose1d`], with a backward pass. It keeps its output.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::conv::{ConvTranspose1d, ConvTranspose1dConfig, conv_transpose1d};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let config = ConvTranspose1dConfig { stride: 2, ..Default::default() };
+    /// let conv = conv_transpose1d(4, 8, 2, config, vb)?;
+    /// let x = Tensor::randn(0f32, 1., (2, 4, 5), &Device::Cpu)?; // [batch, channels, length]
+    /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 10]);
+    /// assert_eq!(conv.weight().dims(), [4, 8, 2]);
+    /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[8][..], 2));
+    ///
+    /// let tied = ConvTranspose1d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ConvTranspose1d(ConvTranspose1dConfig, "(in, out / groups, kernel)"),
     conv_transpose1d "with", conv_transpose1d_no_bias "without"
 }

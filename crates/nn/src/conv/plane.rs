@@ -8,7 +8,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{Conv2dConfig, conv2d};
+    /// use candle_headroom_nn::conv::{Conv2d, Conv2dConfig, conv2d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -17,6 +17,11 @@ layer! {
     /// let conv = conv2d(3, 8, 3, config, vb)?; // 3 to 8 channels, a kernel of 3 x 3
     /// let x = Tensor::randn(0f32, 1., (2, 3, 16, 16), &Device::Cpu)?; // [batch, channels, height, width]
     /// assert_eq!(conv.forward(&x)?.dims(), [2, 8, 8, 8]);
+    /// assert_eq!(conv.weight().dims(), [8, 3, 3, 3]);
+    /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[8][..], 2));
+    ///
+    /// let tied = Conv2d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     Conv2d(Conv2dConfig, "(out, in / groups, kernel height, kernel width)"),
@@ -25,6 +30,20 @@ layer! {
 
 impl Conv2d {
     /// Returns a layer that also does what a BatchNorm after it does in evaluation.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{BatchNorm, Conv2d, Module};
+    ///
+    /// let weight = Tensor::ones((1, 1, 1, 1), DType::F32, &Device::Cpu)?; // leaves x as it is
+    /// let conv = Conv2d::new(weight, None, Default::default());
+    /// let channel = |value: f32| Tensor::new(&[value], &Device::Cpu);
+    /// let norm = BatchNorm::new(1, channel(1.)?, channel(4.)?, channel(10.)?, channel(5.)?, 0.)?;
+    /// let both = conv.absorb_bn(&norm)?; // (x − 1) / √4 · 10 + 5
+    /// let x = Tensor::full(3f32, (1, 1, 2, 2), &Device::Cpu)?; // [batch, channels, height, width]
+    /// assert_eq!(both.forward(&x)?.flatten_all()?.to_vec1::<f32>()?, [15.; 4]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the BatchNorm has no weight and bias, or not the number of channels of the output.
@@ -139,7 +158,7 @@ layer! {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom_nn::conv::{ConvTranspose2dConfig, conv_transpose2d};
+    /// use candle_headroom_nn::conv::{ConvTranspose2d, ConvTranspose2dConfig, conv_transpose2d};
     /// use candle_headroom_nn::{Module, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();
@@ -148,6 +167,11 @@ layer! {
     /// let conv = conv_transpose2d(8, 3, 2, config, vb)?;
     /// let x = Tensor::randn(0f32, 1., (1, 8, 5, 5), &Device::Cpu)?; // [batch, channels, height, width]
     /// assert_eq!(conv.forward(&x)?.dims(), [1, 3, 10, 10]);
+    /// assert_eq!(conv.weight().dims(), [8, 3, 2, 2]);
+    /// assert_eq!((conv.bias().expect("a bias").dims(), conv.config().stride), (&[3][..], 2));
+    ///
+    /// let tied = ConvTranspose2d::new(conv.weight().clone(), None, config); // the same weight, without the bias
+    /// assert_eq!((tied.forward(&x)?.dims(), tied.bias().is_none()), (conv.forward(&x)?.dims(), true));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     ConvTranspose2d(ConvTranspose2dConfig, "(in, out, kernel height, kernel width)"),

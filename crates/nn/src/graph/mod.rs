@@ -1,4 +1,8 @@
 //! Puts tensors that were computed without a graph into candle's graph.
+//!
+//! An operation keeps what its closure holds, and computes a gradient only for inputs that lead to a Var. Recorded operations hand
+//! gradients to each other; candle sees scalars, and allocates no tensors of zeros for sums. A backward pass that fails leaves nothing
+//! behind that a later one would find.
 
 mod mailbox;
 mod node;

@@ -1,4 +1,8 @@
 //! Fused computations on the CPU and on CUDA.
+//!
+//! A [`Kernel`] says how rows of its inputs become rows of its outputs, for f32 and f64; f16 and bf16 are widened to f32 and rounded
+//! once. On the CPU, blocks of rows run on rayon's threads. Blocks depend on sizes only, so results do not depend on the number of
+//! threads. Inputs may have any strides, and outputs are outside of the graph: [`record`](crate::graph::record) puts them into it.
 
 mod blocks;
 pub mod cuda;

@@ -27,11 +27,33 @@ pub struct ConcatKvCache(candles::ConcatKvCache);
 
 impl ConcatKvCache {
     /// Makes an empty cache along dimension `dim`.
+    ///
+    /// ```
+    /// # use candle_headroom_nn::kv_cache::ConcatKvCache;
+    /// let cache = ConcatKvCache::new(2); // for (batch, heads, positions, width)
+    /// assert_eq!(cache.dim(), 2);
+    /// assert!(cache.is_empty());
+    /// ```
     pub fn new(dim: usize) -> Self {
         Self(candles::ConcatKvCache::new(dim))
     }
 
     /// Appends keys and values, and returns those of all positions. The new ones carry their graph.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom_nn::kv_cache::ConcatKvCache;
+    ///
+    /// let mut cache = ConcatKvCache::new(0);
+    /// let prompt = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// cache.append(&prompt, &prompt)?;
+    /// let token = Var::new(&[3f32], &Device::Cpu)?;
+    /// let (k, v) = cache.append(&token, &token)?;
+    /// assert_eq!(k.to_vec1::<f32>()?, [1., 2., 3.]);
+    /// let gradients = (k * v)?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.get(&token).expect("a gradient").to_vec1::<f32>()?, [6.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If `k` or `v` does not have the shape, apart from the number of positions, the type and the device of earlier ones; if the
@@ -63,6 +85,17 @@ impl ConcatKvCache {
     }
 
     /// Returns the keys and values, without a graph; `None` if nothing was appended.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_headroom_nn::kv_cache::ConcatKvCache;
+    /// let mut cache = ConcatKvCache::new(0);
+    /// assert!(cache.clone().into_inner().is_none());
+    /// cache.append(&Tensor::new(&[1f32], &Device::Cpu)?, &Tensor::new(&[2f32], &Device::Cpu)?)?;
+    /// let (k, v) = cache.into_inner().expect("keys and values");
+    /// assert_eq!((k.to_vec1::<f32>()?, v.to_vec1::<f32>()?), (vec![1.], vec![2.]));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn into_inner(self) -> Option<(Tensor, Tensor)> {
         self.0.into_inner()
     }

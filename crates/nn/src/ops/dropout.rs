@@ -4,13 +4,27 @@ use crate::graph::record_lean;
 use crate::kernel::{self, Extent, Kernel, Number, Plan, philox};
 use crate::seed::{Draw, draw, is_frozen};
 
-/// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`].
+/// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`]
+/// (Srivastava et al. 2014).
 ///
 /// The mask comes from a generator that numbers its results, so the backward pass computes it again, and CPU and CUDA give the same
 /// bits. Inside of [`nn::seeded`](crate::seeded) the mask depends on the seed and the number of calls before; elsewhere each call
 /// draws a fresh seed. Generator: see [`dropout_with_seed`].
 ///
 /// It keeps nothing: neither input nor output.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::ops::dropout;
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let x = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+/// let y = dropout(&x, 0.75)?.to_vec1::<f32>()?;
+/// assert!(y.iter().all(|y| [0., 4.].contains(y))); // 0 or 1 / (1 − 0.75)
+/// assert!(dropout(&x, 1.).is_err());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// If `drop_p` is not in [0, 1), or for a type other than f64, f32, f16 and bf16.
@@ -127,11 +141,32 @@ pub struct Dropout {
 
 impl Dropout {
     /// A layer that drops elements with this probability. [`forward`](Self::forward) checks it.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::Dropout;
+    /// # let x = Tensor::ones(4, DType::F32, &Device::Cpu)?;
+    /// let error = Dropout::new(1.5).forward(&x, true).unwrap_err();
+    /// assert!(error.to_string().contains("has to be in [0, 1), got 1.5"));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn new(drop_p: f32) -> Dropout {
         Self { drop_p }
     }
 
     /// [`dropout`] if `train`, else `xs`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::Dropout;
+    ///
+    /// let x = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+    /// let dropout = Dropout::new(0.5);
+    /// assert_eq!(dropout.forward(&x, false)?.to_vec1::<f32>()?, [1.; 1000]);
+    /// let trained = dropout.forward(&x, true)?.to_vec1::<f32>()?;
+    /// assert!(trained.contains(&0.) && trained.contains(&2.)); // about as many of each
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`dropout`].

@@ -53,7 +53,7 @@ impl Kernel<2, 1> for Curve {
     }
 }
 
-/// x · sigmoid(x), as [`candle_nn::ops::silu`].
+/// x · sigmoid(x) (Elfwing et al. 2017, arXiv 1702.03118), as [`candle_nn::ops::silu`].
 ///
 /// It keeps its input.
 ///
@@ -79,6 +79,15 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 /// 1 / (1 + e^−x), as [`candle_nn::ops::sigmoid`].
 ///
 /// It keeps its input.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::sigmoid;
+///
+/// let x = Tensor::new(&[-200f32, 0., 200.], &Device::Cpu)?;
+/// assert_eq!(sigmoid(&x)?.to_vec1::<f32>()?, [0., 0.5, 1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`silu`].
@@ -107,9 +116,18 @@ pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
     apply(Curve::HardSigmoid, xs)
 }
 
-/// x · tanh(ln(1 + e^x)), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
+/// x · tanh(ln(1 + e^x)) (Misra 2019, arXiv 1908.08681), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
 ///
 /// It keeps its input.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::mish;
+///
+/// let x = Tensor::new(&[0f32, 200.], &Device::Cpu)?;
+/// assert_eq!(mish(&x)?.to_vec1::<f32>()?, [0., 200.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`silu`].
@@ -138,9 +156,20 @@ pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
     apply(Curve::LeakyRelu(negative_slope), xs)
 }
 
-/// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive, as [`candle_nn::ops::selu`], which accepts f32 only.
+/// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive (Klambauer et al. 2017, arXiv 1706.02515), as
+/// [`candle_nn::ops::selu`], which accepts f32 only.
 ///
 /// It keeps its input.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::ops::selu;
+///
+/// let x = Tensor::new(&[f32::NEG_INFINITY, 0., 3.], &Device::Cpu)?;
+/// let y = selu(&x, 1.5, 2.)?; // from −gamma · alpha on
+/// assert_eq!(y.to_vec1::<f32>()?, [-3., 0., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`silu`].

@@ -1,4 +1,8 @@
 //! Operations of [`candle_nn::ops`], and of candle's tensors, with right gradients.
+//!
+//! Most are one node of the graph, which keeps no intermediate results; each says what it keeps. Inputs may have any strides. Sums of
+//! f16 and bf16 are computed in f32 and rounded once. A sample's value and gradient do not depend on the other samples of a batch, but
+//! for the masks of [`dropout()`], which are drawn by position. Functions without a word about a backward pass are candle's.
 
 pub(super) mod curves;
 pub(super) mod dropout;

@@ -1,4 +1,8 @@
 //! Regions whose activations are not kept: they are computed again in the backward pass.
+//!
+//! A region is one operation of the graph. Its sources are its inputs and each Var that its closure uses; the graph keeps these, the
+//! outputs and the closure. The second run has the random numbers of the first one, and is compared with it, so a closure that does
+//! something else is an error and not a wrong gradient.
 
 mod region;
 mod scope;

@@ -214,6 +214,18 @@ fn largest(tensor: Tensor) -> Result<f64> {
 /// Vars that were used.
 ///
 /// It comes inside of candle's error, as [`of`](Self::of) finds it.
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom_nn::{RecomputeError, is_recomputing, recompute};
+///
+/// let x = Var::ones(4, DType::F32, &Device::Cpu)?;
+/// let y = recompute(x.as_tensor(), |x| x * if is_recomputing() { 2. } else { 1. })?; // differs
+/// let error = y.sum_all()?.backward().unwrap_err();
+/// let error = RecomputeError::of(&error).expect("of the region");
+/// assert!(error.to_string().starts_with("a recomputed region returned values that differ"));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("a recomputed region {0}")]
 pub struct RecomputeError(String);
@@ -225,6 +237,17 @@ impl RecomputeError {
     }
 
     /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Error, Var};
+    /// # use candle_headroom_nn::{RecomputeError, is_recomputing, recompute};
+    /// let x = Var::ones(4, DType::F32, &Device::Cpu)?;
+    /// let y = recompute(x.as_tensor(), |x| x * if is_recomputing() { 2. } else { 1. })?; // differs
+    /// let error = y.sum_all()?.backward().unwrap_err();
+    /// assert!(RecomputeError::of(&error).is_some());
+    /// assert!(RecomputeError::of(&Error::Msg("another".to_owned())).is_none());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn of(error: &Error) -> Option<&Self> {
         within(error)
     }
@@ -233,12 +256,42 @@ impl RecomputeError {
 /// An error in the second run of a [`recompute`](crate::recompute()) region, or in its backward pass. The text is that of the error.
 ///
 /// It comes inside of candle's error, as [`of`](Self::of) finds it.
+///
+/// ```
+/// use candle_core::{DType, Device, Error, Var};
+/// use candle_headroom_nn::{SecondRun, is_recomputing, recompute};
+///
+/// let x = Var::ones(4, DType::F32, &Device::Cpu)?;
+/// let y = recompute(x.as_tensor(), |x| match is_recomputing() {
+///     true => Err(Error::Msg("the second run fails".to_owned())),
+///     false => x.exp(),
+/// })?;
+/// let error = y.sum_all()?.backward().unwrap_err();
+/// let SecondRun(inner) = SecondRun::of(&error).expect("of the second run");
+/// assert!(matches!(inner, Error::Msg(_)));
+/// assert_eq!(error.to_string(), "the second run fails");
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SecondRun(pub Error);
 
 impl SecondRun {
     /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Error, Var};
+    /// # use candle_headroom_nn::{SecondRun, is_recomputing, recompute};
+    /// let x = Var::ones(4, DType::F32, &Device::Cpu)?;
+    /// let y = recompute(x.as_tensor(), |x| match is_recomputing() {
+    ///     true => Err(Error::Msg("the second run fails".to_owned())),
+    ///     false => x.exp(),
+    /// })?;
+    /// let error = y.sum_all()?.backward().unwrap_err();
+    /// assert!(SecondRun::of(&error).is_some());
+    /// assert!(SecondRun::of(&Error::Msg("another".to_owned())).is_none());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn of(error: &Error) -> Option<&Self> {
         within(error)
     }

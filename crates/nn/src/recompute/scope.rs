@@ -9,6 +9,18 @@ use candle_core::{Result, Tensor};
 use crate::scope::{OnDrop, current};
 
 /// The regions that ran while [`watch`] did.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor, Var};
+/// use candle_headroom_nn::loss::cross_entropy;
+/// use candle_headroom_nn::scope::watch;
+///
+/// let logits = Var::zeros((3, 4), DType::F32, &Device::Cpu)?;
+/// let targets = Tensor::new(&[0u32, 1, 2], &Device::Cpu)?;
+/// let (_, watched) = watch(false, || cross_entropy(&logits, &targets));
+/// assert_eq!((watched.count, watched.logits), (0, 3 * 4 * 4));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Watched {
@@ -21,6 +33,32 @@ pub struct Watched {
 }
 
 /// Bytes of activations.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom_nn::recompute;
+/// use candle_headroom_nn::scope::{Surroundings, watch, within};
+///
+/// /// Memory that grows by 4096 bytes from one look to the next.
+/// struct Growing(Cell<u64>);
+///
+/// impl Surroundings for Growing {
+///     fn in_use(&self) -> Option<u64> {
+///         self.0.set(self.0.get() + 4096);
+///         Some(self.0.get())
+///     }
+/// }
+///
+/// let x = Var::ones(256, DType::F32, &Device::Cpu)?;
+/// let run = || watch(true, || recompute(x.as_tensor(), |x| x.exp()));
+/// let (_, watched) = within(Rc::new(Growing(Cell::new(0))), run);
+/// let held = watched.held.expect("measured");
+/// assert_eq!(held.all, 4096 - 1024); // without the 256 numbers of the output
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
@@ -47,6 +85,19 @@ fn set<T: Copy + 'static>(key: &'static LocalKey<Cell<T>>, value: T) -> OnDrop<i
 
 /// Runs `work`, in which marked regions keep their activations or are recomputed, and returns what is known of them. What they hold is
 /// measured by [`Surroundings::in_use`](crate::scope::Surroundings::in_use).
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom_nn::recompute;
+/// use candle_headroom_nn::scope::watch;
+///
+/// let x = Var::ones(3, DType::F32, &Device::Cpu)?;
+/// let (y, watched) = watch(true, || recompute(x.as_tensor(), |x| x.exp())); // keeps activations
+/// assert_eq!(watched.count, 1);
+/// assert!(watched.held.is_none()); // nobody measures
+/// assert!(y?.sum_all()?.backward()?.get(&x).is_some());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
     let _keeps = set(&KEEPS, keeps);
     let mut outer = WATCHED.replace(Some(Watched::default()));

@@ -1,9 +1,35 @@
 use candle_core::{Error, Result, Tensor};
 
 /// The inputs of a region: `&Tensor`, a tuple of up to six, an array or a slice.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::recompute;
+///
+/// let a = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let b = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let of_tuple = recompute((&a, &b), |(a, b)| a + b)?;
+/// let tensors = [a, b];
+/// let of_slice = recompute(&tensors[..], |tensors| &tensors[0] + &tensors[1])?;
+/// assert_eq!(of_tuple.to_vec1::<f32>()?, [2.; 2]);
+/// assert_eq!(of_slice.to_vec1::<f32>()?, [2.; 2]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub trait RegionInputs: sealed::Inputs {}
 
 /// The outputs of a region: a tensor, a tuple of up to six, an array or a `Vec`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::recompute;
+///
+/// let x = Tensor::full(3f32, 2, &Device::Cpu)?;
+/// let (square, double) = recompute(&x, |x| Ok((x.sqr()?, (x * 2.)?)))?;
+/// assert_eq!(square.to_vec1::<f32>()?, [9.; 2]);
+/// let all: Vec<Tensor> = recompute(&x, |x| (0..3u8).map(|i| x * f64::from(i)).collect())?;
+/// assert_eq!((all.len(), double.to_vec1::<f32>()?), (3, vec![6.; 2]));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub trait RegionOutputs: sealed::Outputs {}
 
 impl<T: sealed::Inputs> RegionInputs for T {}

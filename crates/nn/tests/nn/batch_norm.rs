@@ -159,6 +159,15 @@ fn odd_inputs_are_errors_and_leave_the_statistics() -> Result<()> {
         let norm = BatchNorm::new_no_bias_with_momentum(channels, mean, variance, eps, momentum);
         assert!(norm.is_err());
     }
+    for momentum in [-0.1, 1.5, f64::NAN] {
+        let config = BatchNormConfig {
+            momentum,
+            ..Default::default()
+        };
+        let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+        let error = nn::batch_norm(4, config, vb).expect_err("candle takes it");
+        assert!(error.to_string().contains(&momentum.to_string()), "{error}");
+    }
     let empty = Var::zeros((0, 4, 2), DType::F32, &Device::Cpu)?;
     assert_eq!(layer.forward_t(&empty, false)?.dims(), [0, 4, 2]);
     Ok(())

@@ -1,4 +1,7 @@
 //! Cross-entropy of a linear layer's output that never holds all logits.
+//!
+//! Logits exist for some rows at a time. Where gradients are asked for, the forward pass computes them from these rows too, and the
+//! backward pass scales them. Tokens that do not count add nothing to the loss or a gradient, whatever their hidden states are.
 
 mod pass;
 mod rows;
@@ -102,6 +105,20 @@ pub fn linear_cross_entropy_sum(
 }
 
 /// A sum of losses and its weight, from [`linear_cross_entropy_sum`]; a `Loss` of candle-headroom by `into()`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::loss::linear_cross_entropy_sum;
+///
+/// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+/// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+/// let targets = Tensor::new(&[1u32, 2], &Device::Cpu)?;
+/// let sum = linear_cross_entropy_sum(&hidden, &weight, &targets, &Default::default())?;
+/// assert_eq!(sum.weight, 2.);
+/// let mean = (sum.value / sum.weight)?.to_scalar::<f32>()?;
+/// assert!((mean - 4f32.ln()).abs() < 1e-6);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LossSum {

@@ -9,7 +9,20 @@ pub(super) const NAME: &str = "linear_cross_entropy";
 
 /// Options of [`linear_cross_entropy`](super::linear_cross_entropy()): which tokens count, and what is added to the loss.
 ///
-/// The default is the plain cross-entropy of every token.
+/// The default is the plain cross-entropy of every token. Values out of range are errors of the functions that take the options.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+///
+/// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+/// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+/// let targets = Tensor::new(&[1u32, u32::MAX], &Device::Cpu)?; // the second one does not count
+/// let options = LinearCrossEntropy::default().label_smoothing(0.1);
+/// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+/// assert!((loss - 4f32.ln()).abs() < 1e-6);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct LinearCrossEntropy {
     pub(super) bias: Option<Tensor>,
@@ -23,6 +36,20 @@ pub struct LinearCrossEntropy {
 
 impl LinearCrossEntropy {
     /// Adds `bias` (classes) to the logits, in the type of the weight. If it leads to a Var, it gets its gradient.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+    /// let targets = Tensor::new(&[1u32, 2], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[20f32, 0., 0., 0.], &Device::Cpu)?;
+    /// let options = LinearCrossEntropy::default().bias(&bias);
+    /// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+    /// assert!((loss - 20.).abs() < 1e-4); // both targets are 20 below class 0
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn bias(mut self, bias: &Tensor) -> Self {
         self.bias = Some(bias.clone());
         self
@@ -30,6 +57,19 @@ impl LinearCrossEntropy {
 
     /// Tokens with this target add nothing to the loss, its mean or any gradient, even if their hidden states are NaN. PyTorch's
     /// default is −100. An index that the type of the targets cannot hold matches none.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+    /// let targets = Tensor::new(&[1i64, -100], &Device::Cpu)?;
+    /// let options = LinearCrossEntropy::default().ignore_index(-100);
+    /// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+    /// assert!((loss - 4f32.ln()).abs() < 1e-6); // of the first token
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignore_index = Some(index);
         self
@@ -59,19 +99,62 @@ impl LinearCrossEntropy {
 
     /// Gives the target 1 − `smoothing` of the probability, and all classes together the rest in equal shares, as PyTorch
     /// (Szegedy et al. 2015, arXiv 1512.00567). In [0, 1).
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+    /// let targets = Tensor::new(&[0u32, 0], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[20f32, 0., 0., 0.], &Device::Cpu)?; // sure of class 0
+    /// let options = LinearCrossEntropy::default().bias(&bias).label_smoothing(0.1);
+    /// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+    /// assert!((loss - 1.5).abs() < 1e-4); // 0.1 / 4 · (0 + 20 + 20 + 20)
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn label_smoothing(mut self, smoothing: f64) -> Self {
         self.label_smoothing = smoothing;
         self
     }
 
     /// Adds `factor` · (log Σ e^logit)² to the loss of each token, which keeps logits small (PaLM, Chowdhery et al. 2022,
-    /// arXiv 2204.02311, with 1e-4).
+    /// arXiv 2204.02311, with 1e-4). Finite and at least 0.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+    /// let targets = Tensor::new(&[1u32, 2], &Device::Cpu)?;
+    /// let options = LinearCrossEntropy::default().z_loss(1e-4);
+    /// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+    /// let log = 4f32.ln();
+    /// assert!((loss - (log + 1e-4 * log * log)).abs() < 1e-6);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn z_loss(mut self, factor: f64) -> Self {
         self.z_loss = factor;
         self
     }
 
-    /// Keeps logits between −`cap` and `cap`, by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118).
+    /// Keeps logits between −`cap` and `cap`, by cap · tanh(logit / cap), after the bias (Gemma 2, arXiv 2408.00118). Positive and
+    /// finite.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::zeros((2, 8), DType::F32, &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::zeros((4, 8), DType::F32, &Device::Cpu)?; // [classes, width]: all logits are 0
+    /// let targets = Tensor::new(&[1u32, 2], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[1000f32, 0., 0., 0.], &Device::Cpu)?;
+    /// let options = LinearCrossEntropy::default().bias(&bias).softcap(1.); // 1000 becomes 1
+    /// let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()?;
+    /// assert!((loss - (1f32.exp() + 3.).ln()).abs() < 1e-5);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn softcap(mut self, cap: f64) -> Self {
         self.softcap = Some(cap);
         self
@@ -80,6 +163,22 @@ impl LinearCrossEntropy {
     /// Computes so many rows of logits at a time, at least 1, instead of a number chosen from sizes and memory.
     ///
     /// Fewer rows take less memory and more launches. The result changes within rounding.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+    ///
+    /// let hidden = Tensor::randn(0f32, 1., (16, 8), &Device::Cpu)?; // [tokens, width]
+    /// let weight = Tensor::randn(0f32, 1., (10, 8), &Device::Cpu)?; // [classes, width]
+    /// let targets = Tensor::zeros(16, DType::U32, &Device::Cpu)?;
+    /// let loss = |options: LinearCrossEntropy| {
+    ///     linear_cross_entropy(&hidden, &weight, &targets, &options)?.to_scalar::<f32>()
+    /// };
+    /// let by_four = loss(LinearCrossEntropy::default().chunk_rows(4))?;
+    /// assert!((by_four - loss(LinearCrossEntropy::default())?).abs() < 1e-4);
+    /// assert!(loss(LinearCrossEntropy::default().chunk_rows(0)).is_err());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
     pub fn chunk_rows(mut self, rows: usize) -> Self {
         self.chunk_rows = Some(rows);
         self
