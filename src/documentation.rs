@@ -70,6 +70,7 @@ pages! {
         errors "errors"
         environment_codes "environment-codes"
         command_line "command-line"
+        features "features"
         optimizers "optimizers"
         ranks "ranks"
         rank_errors "rank-errors"
@@ -78,6 +79,7 @@ pages! {
         fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
         upstream_outputs "upstream-outputs"
+        comparison "comparison"
         figures "figures"
     }
 
