@@ -4,5 +4,6 @@ mod form;
 mod links;
 mod page;
 mod readme;
+mod tasks;
 #[cfg(unix)]
 mod tutorial;
