@@ -86,7 +86,7 @@ impl Totals {
 pub struct Next {
     /// Samples in a batch, and the most that `--batch` takes, where a larger batch may follow.
     pub batch: Option<(usize, usize)>,
-    /// If the loss is no number.
+    /// If the loss is not finite.
     pub steadier: Option<String>,
     /// If the run gives no reason for anything else.
     pub otherwise: String,

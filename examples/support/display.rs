@@ -148,7 +148,7 @@ impl Progress {
         Ok(())
     }
 
-    /// A step for programs. A loss that is no number is null.
+    /// A step for programs. A loss that is not finite is null.
     fn object(&self, report: &StepReport, loss: f64) -> Value {
         let events = report.events.iter().map(ToString::to_string);
         json!({
@@ -203,7 +203,7 @@ impl Progress {
         self.close(Some(stopped), next)
     }
 
-    /// Prints the end of a run: nothing in words if it had no step.
+    /// Prints the end of a run; as text nothing, if there was no step.
     pub fn finish(&self, next: &Next) -> Result<()> {
         let next = next.choose(&self.totals, self.course.budget, self.plan);
         self.close(None, &next)
