@@ -25,6 +25,18 @@ pub struct WatchOptions {
     pub monitor: bool,
 }
 
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Printing")]
+pub struct PrintOptions {
+    /// Prints nothing but errors, on standard error. Files are written as usual.
+    #[arg(long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Prints one JSON object a line and no other text: one for each step, and a last one with the totals and the files. With
+    /// `--ranks`, the numbers are those of rank 0.
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Checkpoints")]
 pub struct SaveOptions {

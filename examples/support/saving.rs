@@ -85,7 +85,7 @@ impl Saving {
             ControlFlow::Break(stopped) => Some(stopped),
             ControlFlow::Continue(Saved::Failed(error)) => {
                 self.output
-                    .say(format!("step {}: no checkpoint: {error}", report.step))?;
+                    .warn(format!("step {}: no checkpoint: {error}", report.step))?;
                 None
             }
             ControlFlow::Continue(_) => None,
@@ -100,15 +100,21 @@ impl Saving {
         Ok(())
     }
 
-    /// A line about a run that was stopped.
-    pub fn line(&self, stopped: &Stopped) -> String {
+    /// The folder of the checkpoints, if any are saved.
+    pub fn files(&self) -> Vec<(&'static str, PathBuf)> {
+        let saved = self.checkpoints.iter();
+        let named = saved.map(|_| ("checkpoint", self.folder.clone()));
+        named.collect()
+    }
+
+    /// How a run goes on that was stopped.
+    pub fn next(&self, stopped: &Stopped) -> String {
         let folder = self.folder.display();
-        match stopped.saved {
-            Ok(_) => format!(
-                "{stopped}; go on with the same options and `--checkpoint {folder} --resume`"
-            ),
-            Err(_) => stopped.to_string(),
-        }
+        let from = match stopped.saved {
+            Ok(_) => "",
+            Err(_) => " from the checkpoint before",
+        };
+        format!("go on{from} with the same options and `--checkpoint {folder} --resume`")
     }
 }
 

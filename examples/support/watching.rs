@@ -81,6 +81,21 @@ impl Watching {
         self.incidents.clone()
     }
 
+    /// The files, each with what it is.
+    pub fn files(&self) -> Vec<(&'static str, PathBuf)> {
+        let files = &self.files;
+        let kinds = [
+            ("report", &files.pages),
+            ("trace", &files.traces),
+            ("incidents", &files.incidents),
+        ];
+        let named = |(kind, paths): (&'static str, &Vec<PathBuf>)| {
+            let paths = paths.iter().cloned();
+            paths.map(move |path| (kind, path)).collect::<Vec<_>>()
+        };
+        kinds.into_iter().flat_map(named).collect()
+    }
+
     pub fn step(&self, report: &StepReport) -> Result<()> {
         self.timeline.number("loss", report.loss()?);
         Ok(())
@@ -135,16 +150,20 @@ struct Files {
     traces: Vec<PathBuf>,
     /// What the names of a page and its trace begin with, where several ranks write them.
     together: Vec<PathBuf>,
+    /// Written as incidents happen.
+    incidents: Vec<PathBuf>,
 }
 
 impl Files {
     fn new(options: &WatchOptions, group: &Group) -> Self {
         let (report, trace) = (&options.report, &options.trace);
+        let incidents = options.incidents.iter().cloned().collect();
         if group.size() == 1 {
             return Self {
                 pages: report.iter().cloned().collect(),
                 traces: trace.iter().cloned().collect(),
                 together: Vec::new(),
+                incidents,
             };
         }
         let named = report.iter().chain(trace);
@@ -155,6 +174,7 @@ impl Files {
             pages: with(".html").collect(),
             traces: with(".json").collect(),
             together,
+            incidents,
         }
     }
 

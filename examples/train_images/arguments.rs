@@ -5,7 +5,8 @@ use bytesize::ByteSize;
 use clap::Parser;
 
 use crate::support::choices::Place;
-use crate::support::options::WatchOptions;
+use crate::support::closing::Next;
+use crate::support::options::{PrintOptions, WatchOptions};
 
 /// Most samples in a batch: 256 MiB of pixels.
 const MOST_SAMPLES: usize = 1 << 20;
@@ -48,6 +49,8 @@ pub struct Arguments {
     /// Writes a page for a browser at the end: memory, micro-batches, loss and test accuracy.
     #[arg(long, value_name = "HTML")]
     pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub print: PrintOptions,
 }
 
 impl Arguments {
@@ -66,6 +69,17 @@ impl Arguments {
             bail!("--learning-rate {rate} is out of range: give a number above 0");
         }
         self.watch().check()
+    }
+
+    /// What may be tried after a run.
+    pub fn next(&self) -> Next {
+        let (rate, passes) = (self.learning_rate / 10., self.passes * 2);
+        let steadier = format!("`--learning-rate {rate:.1e}`: the loss is not finite");
+        Next {
+            batch: Some((self.batch, MOST_SAMPLES)),
+            steadier: Some(steadier),
+            otherwise: format!("`--passes {passes}`: learns for twice as long"),
+        }
     }
 
     pub fn watch(&self) -> WatchOptions {

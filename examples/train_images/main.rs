@@ -32,7 +32,8 @@ use model::Net;
 use outcome::Outcome;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::display::{Course, Output, Progress};
+use support::closing::{Course, Figure};
+use support::display::{Output, Progress};
 use support::failing::fail;
 use support::ranks;
 use support::watching::Watching;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let output = Output { is_heard: true };
+    let output = Output::new(arguments.print, 0);
     let file = arguments.data.clone().unwrap_or_else(Digits::own_file);
     let Digits { train, test } = Digits::read(&file)?;
     let budget = (!arguments.unlimited).then_some(arguments.budget);
@@ -91,6 +92,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         began: Instant::now(),
     };
     let mut progress = Progress::new(output, course)?;
+    progress.files = watching.files();
     let mut micro_batches = 0;
     let mut learn = || -> Result<()> {
         for batch in batches(&train, arguments, &memory)? {
@@ -110,9 +112,11 @@ fn run(arguments: &Arguments) -> Result<()> {
                 progress.say(format!("step {step}: {accuracy:.1} % of the test images"))?;
             }
         }
-        progress.finish(trainer.plan())
+        Ok(())
     };
     let learned = learn();
+    progress.clear();
+    progress.plan = trainer.plan();
     // The page is written also where training failed, and training's error comes first.
     let files = watching.finish(&arguments.watch(), "Handwritten digits", &alone);
     learned?;
@@ -122,10 +126,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     for line in files? {
         output.say(line)?;
     }
-    let figure =
-        |name: &str, value: String| output.say(format!("figure: train_images/{name} = {value}"));
-    figure("test_accuracy", format!("{:.2} %", outcome.accuracy()))?;
     let parts = micro_batches as f64 / steps as f64;
-    figure("micro_batches", format!("{parts:.2} a step"))?;
+    progress.measured = vec![
+        Figure::new("test_accuracy", outcome.accuracy(), 2, "%"),
+        Figure::new("micro_batches", parts, 2, "a step"),
+    ];
+    progress.finish(&arguments.next())?;
     progress.figures("train_images")
 }

@@ -5,7 +5,8 @@ use bytesize::ByteSize;
 use clap::Parser;
 
 use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
-use crate::support::options::{SaveOptions, WatchOptions};
+use crate::support::closing::Next;
+use crate::support::options::{PrintOptions, SaveOptions, WatchOptions};
 
 /// Most bytes in a batch. A batch is held twice, as u32: 256 MiB each.
 const MOST_BYTES: usize = 1 << 26;
@@ -58,6 +59,8 @@ pub struct Arguments {
     pub watch: WatchOptions,
     #[command(flatten)]
     pub save: SaveOptions,
+    #[command(flatten)]
+    pub print: PrintOptions,
     /// Reports which parameters a few texts give a gradient, and whether it is the loss's slope, and does not train. The status is 2
     /// if one receives none, or a wrong one.
     #[arg(long)]
@@ -79,6 +82,9 @@ impl Arguments {
         if self.audit && self.ranks {
             bail!("--audit needs one process: leave out --ranks");
         }
+        if self.audit && self.print.json {
+            bail!("--audit prints a table: leave out --json");
+        }
         if self.context > LONGEST {
             bail!(
                 "--context {} is too long: give at most {LONGEST}",
@@ -94,5 +100,22 @@ impl Arguments {
             );
         }
         self.watch.check()
+    }
+
+    /// What may be tried after a run.
+    pub fn next(&self) -> Next {
+        let is_f32 = self.dtype == Parameters::F32;
+        let steadier = || "`--dtype f32`: the loss is not finite in this type".to_owned();
+        let longer = self.steps.saturating_mul(2);
+        Next {
+            batch: Some((self.batch, MOST_BYTES / self.context)),
+            steadier: (!is_f32).then(steadier),
+            otherwise: match self.save.checkpoint {
+                Some(_) => format!("`--steps {longer} --resume`: trains on, with the same options"),
+                None => {
+                    "`--checkpoint run-1`: saves the run, which `--resume` continues".to_owned()
+                }
+            },
+        }
     }
 }

@@ -32,7 +32,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sampling::sample;
 use support::choices::Parameters;
-use support::display::{Course, Output, Progress};
+use support::closing::Course;
+use support::display::{Output, Progress};
 use support::failing::fail;
 use support::ranks;
 use support::saving::Saving;
@@ -61,9 +62,7 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     let mut own = arguments.clone();
     ranks::own_options(group, &mut own.device, &mut own.watch);
     let arguments = &own;
-    let output = Output {
-        is_heard: group.rank() == 0,
-    };
+    let output = Output::new(arguments.print, group.rank());
     let files = match arguments.files.is_empty() {
         true => Corpus::own_files()?,
         false => arguments.files.clone(),
@@ -146,12 +145,6 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     let (mut saving, mut loader) =
         Saving::open(&arguments.save, &[], group, output, &mut trainer, loader)?;
     let done = trainer.updates();
-    if done >= arguments.steps as u64 {
-        output.say(format!(
-            "nothing is left to do: the run has {done} steps; give more by `--steps`"
-        ))?;
-        return Ok(0);
-    }
     let course = Course {
         steps: arguments.steps,
         done,
@@ -160,6 +153,14 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         began: Instant::now(),
     };
     let mut progress = Progress::new(output, course)?;
+    progress.files = [watching.files(), saving.files()].concat();
+    if done >= arguments.steps as u64 {
+        progress.say(format!(
+            "nothing is left to do: the run has {done} steps; give more by `--steps`"
+        ))?;
+        progress.finish(&arguments.next())?;
+        return Ok(0);
+    }
     let mut train = || -> Result<Option<Stopped>> {
         let left = arguments.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
@@ -178,10 +179,11 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
             }
         }
         saving.finish(&trainer)?;
-        progress.finish(trainer.plan())?;
         Ok(None)
     };
     let trained = train();
+    progress.clear();
+    progress.plan = trainer.plan();
     // The files are written also where training failed, and training's error comes first.
     let title = format!(
         "train_text, batches of {} × {} bytes",
@@ -193,16 +195,15 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         output.say(line)?;
     }
     if let Some(stopped) = stopped {
-        progress.clear();
-        output.say(saving.line(&stopped))?;
+        progress.stop(&stopped, &saving.next(&stopped))?;
         return Ok(stopped.signal.exit_status() as u8);
     }
-    if !output.is_heard {
-        return Ok(0);
+    if output.is_text() {
+        let mut rng = StdRng::seed_from_u64(!arguments.seed);
+        let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
+        output.say(format!("\n{text}\n"))?;
     }
-    let mut rng = StdRng::seed_from_u64(!arguments.seed);
-    let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
-    output.say(format!("\n{text}\n"))?;
+    progress.finish(&arguments.next())?;
     progress.figures("train_text")?;
     Ok(0)
 }

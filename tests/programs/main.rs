@@ -3,7 +3,9 @@
 mod checkpoint;
 mod checkpoint_with_data;
 mod figures;
+mod lines;
 mod pages;
+mod suggestions;
 mod train_images;
 mod train_text;
 mod train_text_ranks;

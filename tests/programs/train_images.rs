@@ -84,6 +84,27 @@ fn it_learns_within_its_budget_and_shows_its_mistakes() {
     assert!(page.contains("test accuracy, %") && page.contains("Handwritten digits"));
 }
 
+/// 1,440 images in batches of 128.
+#[test]
+fn json_is_the_run_and_quiet_prints_nothing() {
+    let short = ["--passes", "1", "--unlimited"];
+    let text = learned(&[&short[..], &["--json"]].concat());
+    let (steps, run) = crate::figures::objects(&text);
+    assert_eq!(steps.len(), 12, "{text}");
+    let samples = steps.iter().map(|step| step["samples"].as_u64().unwrap());
+    assert_eq!(run["samples"], samples.sum::<u64>(), "{text}");
+    assert_eq!(run["steps"], 12, "{text}");
+    assert_eq!(run["samples"], 1440, "{text}");
+    assert!(run["limit"].is_null(), "{text}");
+    assert!(run["test_accuracy"].is_f64(), "{text}");
+
+    assert_eq!(learned(&[&short[..], &["--quiet"]].concat()), "");
+    let output = train_images(&["--quiet", "--json"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("cannot be used with"), "{errors}");
+}
+
 /// Images are distorted by their index, so neither the number of workers nor their order changes a bit of the loss.
 #[test]
 fn a_seed_gives_the_same_run_with_any_number_of_workers() {

@@ -51,6 +51,126 @@ fn it_learns_within_its_budget_and_reports_it() {
     );
 }
 
+/// Without a terminal each step is a line, and all changes of the size in it are another one. The run ends with three lines.
+#[test]
+fn a_step_is_a_line_and_a_run_ends_with_three() {
+    let steps = ["--steps", "12", "--batch", "16", "--context", "32"];
+    for (given, used, next) in [
+        // The batch takes about 11 MiB.
+        (&["--budget", "64MiB"][..], " of 64.0 MiB", "`--batch "),
+        (
+            &["--unlimited"],
+            " without a budget",
+            "`--checkpoint run-1`",
+        ),
+    ] {
+        let output = train_text(&[&steps[..], given].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        let count = |words: &str| text.lines().filter(|line| line.starts_with(words)).count();
+        for step in 1..=12 {
+            assert_eq!(count(&format!("step {step}: loss ")), 1, "{text}");
+            assert!(count(&format!("step {step}: micro-batch ")) <= 1, "{text}");
+        }
+        let words = text.lines().filter(|line| !line.starts_with("figure: "));
+        let words: Vec<&str> = words.collect();
+        let [.., reached, cost, suggested] = &words[..] else {
+            panic!("{text}")
+        };
+        let losses = reached.strip_prefix("reached  loss ");
+        let losses = losses.and_then(|rest| rest.strip_suffix(" nats a byte in 12 steps"));
+        let (first, last) = losses.and_then(|rest| rest.split_once(" → ")).unwrap();
+        for (name, loss) in [("loss_first", first), ("loss_last", last)] {
+            let loss: f64 = loss.parse().unwrap();
+            assert!((loss - figure(&text, name)).abs() < 6e-4, "{name}: {text}");
+        }
+        let took = cost.starts_with("cost     ") && cost.contains(" s, peak ");
+        let samples = format!("{used}, 192 samples, 0 retried; ");
+        assert!(took && cost.contains(&samples), "{text}");
+        assert!(suggested.starts_with(&format!("next     {next}")), "{text}");
+    }
+}
+
+/// An object a line, for each step and for the run, and nothing else.
+#[test]
+fn json_is_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("out.html");
+    let options = ["--budget", "16MiB", "--report", page.to_str().unwrap()];
+    let options = [&SHORT[..], &options].concat();
+    let output = train_text(&[&options[..], &["--json"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(output.stderr.is_empty(), "{text}");
+    let (steps, run) = crate::figures::objects(&text);
+    assert_eq!(steps.len(), 5, "{text}");
+    for (step, number) in steps.iter().zip(1..) {
+        assert_eq!(step["step"], number, "{text}");
+        assert_eq!(step["samples"], 16, "{text}");
+        assert_eq!(step["limit"], 16 << 20, "{text}");
+        assert_eq!(step["learning_rate"], 5e-3, "{text}");
+        let [parts, largest, peak] =
+            ["micro_batches", "micro_batch", "peak"].map(|name| step[name].as_u64().unwrap());
+        assert!((largest..=parts * largest).contains(&16), "{text}");
+        assert!(peak > 1 << 20, "{text}");
+    }
+    let events = steps[0]["events"].as_array().unwrap();
+    let grown = |event: &serde_json::Value| event.as_str().unwrap().starts_with("micro-batch 1 → ");
+    assert!(events.iter().any(grown), "{text}");
+    for name in ["samples", "retries", "retried_samples"] {
+        let sum: u64 = steps.iter().map(|step| step[name].as_u64().unwrap()).sum();
+        assert_eq!(run[name], sum, "{name}: {text}");
+    }
+    let peak = steps.iter().map(|step| step["peak"].as_u64()).max();
+    assert_eq!(run["peak"].as_u64(), peak.unwrap(), "{text}");
+    assert_eq!(run["steps"], 5, "{text}");
+    assert_eq!(run["steps_before"], 0, "{text}");
+    assert_eq!(run["loss_first"], steps[0]["loss"], "{text}");
+    assert_eq!(run["loss_last"], steps[4]["loss"], "{text}");
+    assert!(run["plan"]["each"].is_u64(), "{text}");
+    assert!(
+        run["stopped"].is_null() && run["next"].is_string(),
+        "{text}"
+    );
+    let report = serde_json::json!([{ "kind": "report", "path": page.to_str() }]);
+    assert_eq!(run["files"], report, "{text}");
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .contains("\"name\":\"loss\"")
+    );
+
+    let output = train_text(&options);
+    let words = String::from_utf8_lossy(&output.stdout);
+    let loss = run["loss_last"].as_f64().unwrap();
+    assert!(
+        (figure(&words, "loss_last") - loss).abs() < 1e-3,
+        "{words}{text}"
+    );
+}
+
+#[test]
+fn quiet_prints_nothing_and_writes_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("out.html");
+    let options = ["--quiet", "--estimate", "--report", page.to_str().unwrap()];
+    let output = train_text(&[&SHORT[..], &options].concat());
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success());
+    assert!(printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .contains("\"name\":\"loss\"")
+    );
+
+    let output = train_text(&["--quiet", "--json"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("cannot be used with"), "{errors}");
+    assert!(output.stdout.is_empty());
+}
+
 /// Before and after the first step, with what the blocks take where they are recomputed.
 #[test]
 fn it_estimates_what_training_takes() {
@@ -222,6 +342,9 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--device", "cuda:99"], "no CUDA device 99"),
         (vec![&empty], "is empty"),
         (vec![&short], "too short"),
+        (vec!["--audit", "--json"], "leave out --json"),
+        (vec!["--quiet", "--batch", "0"], "--batch 0"),
+        (vec!["--json", "no-such-file"], "no-such-file"),
     ] {
         let output = train_text(&arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -343,10 +466,15 @@ fn it_goes_on_after_an_interruption() {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{text}");
-    let last = text.lines().last().unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let [.., stopped, reached, cost, next] = &lines[..] else {
+        panic!("{text}")
+    };
+    assert!(stopped.starts_with("SIGINT after step "), "{text}");
+    assert!(reached.starts_with("reached ") && cost.starts_with("cost "));
     assert!(
-        last.starts_with("SIGINT after step ") && last.ends_with(" --resume`"),
-        "{last}"
+        next.starts_with("next     go on with the same options") && next.ends_with(" --resume`"),
+        "{text}"
     );
 
     // Without `--resume`, nothing is mixed up.

@@ -11,7 +11,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
-use crate::support::options::{SaveOptions, WatchOptions};
+use crate::support::closing::Next;
+use crate::support::options::{PrintOptions, SaveOptions, WatchOptions};
 use headroom_finetune::model::Lora;
 
 /// Samples of an update, and tokens of a sample. Attention takes time in proportion to the square of these.
@@ -39,6 +40,8 @@ pub struct Arguments {
     pub save: SaveOptions,
     #[command(flatten)]
     pub watch: WatchOptions,
+    #[command(flatten)]
+    pub print: PrintOptions,
 }
 
 // No documentation of the groups: clap would show it instead of the program's.
@@ -243,12 +246,16 @@ impl Arguments {
         self.machine.dtype.unwrap_or(of_device).into()
     }
 
+    /// The highest learning rate.
+    fn peak(&self) -> f64 {
+        let peak = if self.lora.full { 2e-5 } else { 2e-4 };
+        self.training.learning_rate.unwrap_or(peak)
+    }
+
     /// The learning rate of a run of so many updates.
     pub fn learning_rate(&self, steps: usize) -> Result<LearningRate> {
-        let options = &self.training;
-        let peak = if self.lora.full { 2e-5 } else { 2e-4 };
-        let steps = steps as u64;
-        let builder = LearningRate::builder(options.learning_rate.unwrap_or(peak));
+        let (options, steps) = (&self.training, steps as u64);
+        let builder = LearningRate::builder(self.peak());
         let builder = match options.schedule {
             Schedule::Cosine => builder.cosine(steps),
             Schedule::Linear => builder.linear(steps),
@@ -256,6 +263,24 @@ impl Arguments {
         };
         let warm_up = options.warm_up.unwrap_or(steps / 20);
         Ok(builder.warm_up(warm_up).build()?)
+    }
+
+    /// The options of a run that begins from the result of this one.
+    pub fn again(&self) -> String {
+        let option = if self.lora.full { "model" } else { "adapter" };
+        let result = self.model.output.display();
+        format!("`--{option} {result} --output {result}-2`")
+    }
+
+    /// What may be tried after a run. A larger batch may be worse.
+    pub fn next(&self) -> Next {
+        let rate = self.peak() / 10.;
+        let steadier = format!("`--learning-rate {rate:.1e}`: the loss is not finite");
+        Next {
+            batch: None,
+            steadier: Some(steadier),
+            otherwise: format!("{}: trains the result further", self.again()),
+        }
     }
 
     /// The options that give the same run again, each in a line: all ranks have them in common, and a resumed run has them too.

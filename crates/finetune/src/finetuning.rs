@@ -80,7 +80,7 @@ pub fn finetune(
         None => first.map_or(Vec::new(), Sample::beginning),
     };
     let most = arguments.sampling.sample;
-    let shows = most > 0 && output.is_heard && !prompt.is_empty();
+    let shows = most > 0 && output.is_text() && !prompt.is_empty();
     let show = |when: &str| -> Result<()> {
         let is_end = |token| vocabulary.ends.contains(&token);
         let made = network.decoder.generate(&prompt, most, is_end)?;
@@ -102,17 +102,16 @@ pub fn finetune(
         began,
     };
     let trained = training::train(&run, data.learned)?;
-    if trained.is_break() {
+    let Trained::Continue(progress) = &trained else {
         return Ok(trained);
-    }
-    if group.rank() == 0 {
-        output.say(format!("{}: the result", result.display()))?;
-        if shows {
-            network.read(result)?;
-            show("after, read again from there")?;
-        }
+    };
+    output.say(format!("{}: the result", result.display()))?;
+    if shows {
+        network.read(result)?;
+        show("after, read again from there")?;
     }
     group.barrier()?;
+    progress.finish(&arguments.next())?;
     Ok(trained)
 }
 

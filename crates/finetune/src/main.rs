@@ -50,15 +50,13 @@ fn main() -> ExitCode {
 
 /// Returns the status to exit with: 0, or that of the signal that stopped the run.
 fn run(arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
-    let output = Output {
-        is_heard: group.rank() == 0,
-    };
+    let output = Output::new(arguments.print, group.rank());
     let trained = match arguments.model.model {
         None => demonstration::run(&arguments, group, output, began)?,
         Some(_) => finetuning::finetune(arguments, group, output, began)?,
     };
     match trained {
         Trained::Break(stopped) => Ok(stopped.signal.exit_status() as u8),
-        Trained::Continue(done) => done.figures(output).map(|()| 0),
+        Trained::Continue(progress) => progress.figures("finetune").map(|()| 0),
     }
 }

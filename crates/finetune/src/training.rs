@@ -12,7 +12,8 @@ use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Error};
 use crate::arguments::Arguments;
 use crate::data::{self, Sample};
 use crate::network::Network;
-use crate::support::display::{Course, Output, Progress};
+use crate::support::closing::{Course, Figure};
+use crate::support::display::{Output, Progress};
 use crate::support::saving::Saving;
 use crate::support::watching::Watching;
 use headroom_finetune::model::Decoder;
@@ -32,15 +33,7 @@ pub struct Run<'a> {
 }
 
 /// How a run ended.
-pub type Trained = ControlFlow<Stopped, Done>;
-
-/// The numbers of a whole run.
-pub struct Done {
-    /// `None` if nothing was left to do.
-    progress: Option<Progress>,
-    /// Of the held-out samples before and after, if there are any.
-    losses: Option<[f64; 2]>,
-}
+pub type Trained = ControlFlow<Stopped, Progress>;
 
 /// Trains until all steps are done, or a signal comes.
 pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
@@ -75,15 +68,14 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
         began: run.began,
     };
     let mut progress = Progress::new(output, course)?;
+    progress.files = [watching.files(), saving.files()].concat();
     let still = decoder.evaluation();
     let before = evaluate(run, &still, &mut trainer, &progress)?;
     let left = run.steps.saturating_sub(done as usize);
     if left == 0 {
-        let is_whole = arguments.lora.full;
-        let option = if is_whole { "--model" } else { "--adapter" };
         progress.say(format!(
-            "the run is complete, all {done} steps are done; begin another from its result by `{option} {}`",
-            arguments.model.output.display()
+            "the run is complete, all {done} steps are done; begin another from its result by {}",
+            arguments.again()
         ))?;
     }
     let mut train = || -> Result<Option<Stopped>> {
@@ -114,29 +106,32 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
         }
         if left > 0 {
             saving.finish(&trainer)?;
-            progress.finish(trainer.plan())?;
         }
         Ok(None)
     };
     let trained = train();
+    progress.clear();
+    progress.plan = trainer.plan();
     // The files are written also where training failed, and training's error comes first.
     let title = format!("finetune, batches of {batch} samples");
     let files = watching.finish(&arguments.watch, &title, group);
     let stopped = trained?;
     files?.into_iter().try_for_each(|line| output.say(line))?;
-    progress.clear();
     if let Some(stopped) = stopped {
-        output.say(saving.line(&stopped))?;
+        progress.stop(&stopped, &saving.next(&stopped))?;
         return Ok(Trained::Break(stopped));
     }
     let after = match left {
         0 => before,
         _ => evaluate(run, &still, &mut trainer, &progress)?,
     };
-    Ok(Trained::Continue(Done {
-        progress: (left > 0).then_some(progress),
-        losses: before.zip(after).map(|(before, after)| [before, after]),
-    }))
+    let result = arguments.model.output.clone();
+    progress.files.push(("result", result));
+    for (name, loss) in [("perplexity_before", before), ("perplexity_after", after)] {
+        let perplexity = loss.map(|loss| Figure::new(name, loss.exp(), 3, "tokens"));
+        progress.measured.extend(perplexity);
+    }
+    Ok(Trained::Continue(progress))
 }
 
 /// The mean loss of the learned tokens of held-out samples in nats, if there are any, in batches that fit. All ranks call it, and each computes
@@ -180,22 +175,4 @@ fn evaluate(
         loss.exp()
     ))?;
     Ok(Some(loss))
-}
-
-impl Done {
-    /// Prints the numbers for programs.
-    pub fn figures(&self, output: Output) -> Result<()> {
-        if let Some([before, after]) = self.losses {
-            for (name, loss) in [("before", before), ("after", after)] {
-                let perplexity = loss.exp();
-                output.say(format!(
-                    "figure: finetune/perplexity_{name} = {perplexity:.3} tokens"
-                ))?;
-            }
-        }
-        match &self.progress {
-            Some(progress) => progress.figures("finetune"),
-            None => Ok(()),
-        }
-    }
 }

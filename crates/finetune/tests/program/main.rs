@@ -6,6 +6,7 @@ mod figures;
 mod hub;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod printed;
 #[cfg(feature = "mpi")]
 mod ranks;
 mod refused;
@@ -184,12 +185,11 @@ fn the_command_of_the_demonstration_does_the_same() {
     assert!(first == again, "another adapter by {words:?}");
 }
 
-/// The result is saved first: here the output is closed before the table at the end.
+/// The result is saved first: here the output is closed after the line of the last step.
 #[test]
 fn a_result_is_saved_before_anything_is_said() {
     let files = Files::new();
     let (data, output) = (files.pairs(), files.path("out"));
-    // Every second step says something, so the eleventh and last one is silent.
     let own = ["--model", base(), "--output", &output, "--steps", "11"];
     let mut child = command(&[&own[..], &["--sample", "0", &data]].concat())
         .stdout(Stdio::piped())
@@ -198,7 +198,7 @@ fn a_result_is_saved_before_anything_is_said() {
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
-    assert!(lines.any(|line| line.starts_with("step 10: loss")));
+    assert!(lines.any(|line| line.starts_with("step 11: loss")));
     drop(lines);
     let ended = child.wait_with_output().unwrap();
     assert!(

@@ -64,6 +64,7 @@ fn it_goes_on_after_an_interruption() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("\nSIGINT after step "), "{said}");
     assert!(said.trim_end().ends_with(" --resume`"), "{said}");
     assert!(adapter("parts").is_err(), "saved before the end");
 
