@@ -5,7 +5,7 @@ use candle_headroom_environment::{FindingCode, Severity};
 use crate::conditions::{CHECKERS, conditions, covered};
 
 const CODES: &str = include_str!("../../../../docs/reference/environment-codes.md");
-const COMPARISON: &str = include_str!("../../../../docs/explanation/checker.md");
+const COMPARISON: &str = include_str!("../../../../docs/reference/comparison.md");
 
 #[test]
 fn every_code_is_documented_as_it_is() {
