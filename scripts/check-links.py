@@ -15,14 +15,17 @@ import urllib.parse
 class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
-        self.ids, self.links = set(), []
-        self.feed(path.read_text())
+        self.ids, self.links, text = set(), [], path.read_text()
+        # As in src/documentation.rs.
+        self.hides_pictures = "<style>picture, picture + p { display: none }</style>" in text
+        self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         if attributes.get("id"):
             self.ids.add(attributes["id"])
-        name = {"a": "href", "img": "src", "source": "srcset"}.get(tag)
+        name = {"a": "href"} if self.hides_pictures else {"a": "href", "img": "src", "source": "srcset"}
+        name = name.get(tag)
         if name and attributes.get(name):
             self.links.append(attributes[name])
 

@@ -8,7 +8,7 @@
 
 // Links between pages use labels: the page's path and, after `#`, the heading. Each page defines those that it uses at its end, for
 // readers of the repository and of the book. Markdown takes the first definition of a label, so rustdoc takes those of links.md.
-// A test (tests/programs/pages) compares them.
+// A test (tests/programs/pages) compares them. Pictures and their captions are hidden: rustdoc copies no files.
 macro_rules! pages {
     ($($(#[$about:meta])* $kind:ident $folder:literal { $($(#[$when:meta])* $name:ident $file:literal)* })*) => {$(
         $(#[$about])*
@@ -16,6 +16,7 @@ macro_rules! pages {
             $(#[$when])*
             #[doc = include_str!("documentation/links.md")]
             #[doc = include_str!(concat!("../docs/", $folder, "/", $file, ".md"))]
+            #[doc = "\n<style>picture, picture + p { display: none }</style>"]
             pub mod $name {}
         )*}
     )*};
