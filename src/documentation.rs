@@ -73,6 +73,8 @@ pages! {
         command_line "command-line"
         features "features"
         optimizers "optimizers"
+        layers "layers"
+        cuda_memory "cuda-memory"
         ranks "ranks"
         rank_errors "rank-errors"
         checkpoints "checkpoints"
