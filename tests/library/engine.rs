@@ -248,7 +248,10 @@ fn a_plan_names_a_size_that_was_faster() {
         policy.0.store(size, Ordering::Relaxed);
         for millis in millis {
             let wait = Duration::from_millis(millis);
-            let chunk = |_, _: &_| Ok(std::thread::sleep(wait));
+            let chunk = |_, _: &_| {
+                std::thread::sleep(wait);
+                Ok(())
+            };
             processor.process(&x, chunk).unwrap();
         }
         processor.plan().unwrap()
