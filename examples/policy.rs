@@ -1,4 +1,4 @@
-//! A batch policy of one's own: a sample more while there is room, a quarter less after a failure.
+//! A batch policy of your own: one sample more after each success, a quarter less after a failure.
 //! Run: `cargo run --example policy`.
 //! Prints the micro-batches of five steps; in step 3 another process takes memory, then it ends.
 

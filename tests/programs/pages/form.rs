@@ -62,6 +62,7 @@ fn dependencies_stand_once_and_name_what_programs_use() {
                 "candle_nn",
                 "tempfile",
                 "thiserror",
+                "tracing",
             ] {
                 let package = name.replace('_', "-");
                 let is_used = block.text.contains(&format!("{name}::"));
