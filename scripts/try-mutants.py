@@ -4,17 +4,18 @@
     python3 scripts/try-mutants.py [--sample N] [--seed S] [--list] [--without-ranks]
 
 --sample takes N mutants (default 100) of those of trainers (src/train, with what ranks agree on), batches, checkpoints, the optimizers'
-commit and nn's graph; --seed says which (default 28). The same seed takes the same ones of the same source. --list prints twice as many, of which the first
-N that compile are taken, and ends.
+commit and nn's graph; --seed says which (default 28). The same seed takes the same ones of the same source. --list prints twice as many, of
+which the first N that compile are taken, and ends.
 
 cargo-mutants says which changes there are. All of the sample are compiled at once: a function with a mutant holds its body twice, and the
 environment variable MUTANT says which of the two runs ("mutation schemata", Untch, Offutt and Harrold, 1993). So the tests are built once,
 not once for each mutant. What does not compile so does not count, and is named: a change of the wrong type, a `const fn`, a function whose
 closures are its result.
 
-The tests are those beside the code and `nn` for the mutants of nn; for all others `promises`, `library`, `host` and `optimizer_allocations`,
-and where there is Open MPI with libclang `ranks` for what ranks share. A mutant that a test runs into for too long counts as noticed. A run that is interrupted goes on where it was, as long
-as the source stays the same. cargo-mutants is installed where it is missing, into a cache folder.
+The tests are those beside the code and `nn` for the mutants of nn; for all others `promises`, `library`, `host` and
+`optimizer_allocations`, and where there is Open MPI with libclang `ranks` for what ranks share. A mutant that a test runs into for too long
+counts as noticed. A run that is interrupted goes on where it was, as long as the source stays the same; what was missed is tried again,
+with the tests as they are then. cargo-mutants is installed where it is missing, into a cache folder.
 """
 
 import argparse
@@ -302,7 +303,8 @@ def main():
     for mutant in left_out.values():
         print(f"does not compile: {mutant['name']}")
 
-    tree = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(TREE.rglob("*.rs")))).hexdigest()
+    sources = sorted([*(TREE / "src").rglob("*.rs"), *(TREE / "crates/nn/src").rglob("*.rs")])
+    tree = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     log = RESULTS / f"{tree[:16]}-{'-'.join(tests)}.tsv"
     times = log.with_suffix(".json")
     seconds = json.loads(times.read_text()) if times.exists() else {}
@@ -319,7 +321,7 @@ def main():
     known = dict(line.split("\t", 1) for line in log.read_text().splitlines()) if log.exists() else {}
     for number, mutant in sorted(mutants.items(), key=lambda item: item[1]["name"]):
         name = mutant["name"]
-        if name not in known:
+        if not known.get(name):
             noticed = None
             for test in order(programs, seconds, mutant["file"]):
                 limit = 3 * seconds[test] + 60
