@@ -303,10 +303,13 @@ def main():
     for mutant in left_out.values():
         print(f"does not compile: {mutant['name']}")
 
-    sources = sorted([*(TREE / "src").rglob("*.rs"), *(TREE / "crates/nn/src").rglob("*.rs")])
-    tree = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    log = RESULTS / f"{tree[:16]}-{'-'.join(tests)}.tsv"
-    times = log.with_suffix(".json")
+    def named(*folders):
+        paths = sorted(path for folder in folders for path in (TREE / folder).rglob("*.rs"))
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+    log = RESULTS / f"{named('src', 'crates/nn/src')}-{'-'.join(tests)}.tsv"
+    # Other tests have other times, and have to pass without a mutant first.
+    times = RESULTS / f"{named('.')}.json"
     seconds = json.loads(times.read_text()) if times.exists() else {}
     for name, (folder, program) in programs.items():
         if name in seconds:
