@@ -56,6 +56,14 @@ fn a_single_spike_is_not_believed() {
     assert!(model.predict(32).unwrap() == 420);
 }
 
+/// One observation far above the others has held the slope. Four times as far, half of what is missing to proportion counts, less a third:
+/// 140 + (12.5 + 11.25 · 2/3) · 12.
+#[test]
+fn far_above_a_slope_that_held_once_the_bound_rises_towards_proportion() {
+    let seen = [(1, 700), (1, 110), (2, 120), (4, 140)];
+    assert_eq!(model(&seen).upper_bound(16), Some(380));
+}
+
 #[test]
 fn another_curve_is_learned_anew() {
     let mut model = model(&[1, 1, 2, 4, 8].map(|cost| (cost, 100 + 10 * cost as u64)));

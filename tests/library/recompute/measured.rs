@@ -1,10 +1,11 @@
 //! Regions that are kept or recomputed, whichever is faster.
 
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
 use candle_core::Tensor;
-use candle_headroom::batch::Recompute;
+use candle_headroom::batch::{BatchPolicy, Failed, Recompute};
 use candle_headroom::testing;
 
 use super::{Model, samples};
@@ -59,5 +60,39 @@ fn what_does_not_fit_is_not_compared() -> candle_headroom::Result<()> {
         assert_eq!(report.samples, 2);
     }
     assert_eq!(kept, 0);
+    Ok(())
+}
+
+/// A policy that recomputes, as one does when one sample does not fit otherwise, and notes what it is asked for.
+#[derive(Debug, Clone, Default)]
+struct Recomputes(Arc<Mutex<Vec<Recompute>>>);
+
+impl BatchPolicy for Recomputes {
+    fn size(&self, remaining: usize) -> usize {
+        remaining
+    }
+
+    fn recomputes(&self) -> bool {
+        true
+    }
+
+    fn set_recompute(&mut self, recompute: Recompute) {
+        self.0.lock().unwrap().push(recompute);
+    }
+
+    fn failed(&mut self, _: &Failed<'_>) {}
+}
+
+#[test]
+fn what_the_policy_recomputes_is_not_compared() -> candle_headroom::Result<()> {
+    let (model, policy) = (Model::new()?, Recomputes::default());
+    let builder = model.builder().policy(policy.clone());
+    let mut trainer = builder.recompute(Recompute::Measured).build()?;
+    for _ in 0..6 {
+        trainer.step(&samples(2)?, |xs, _| model.loss(&xs))?;
+    }
+    let asked = policy.0.lock().unwrap();
+    assert_eq!(asked[0], Recompute::Measured);
+    assert_eq!(asked[1..], [Recompute::Auto; 6]);
     Ok(())
 }
