@@ -18,7 +18,7 @@
 //!         let x = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu)?; // [samples, features]
 //!         let y = Tensor::zeros(64, DType::U32, &Device::Cpu)?; // [samples]
 //!         let report = trainer.step(&(x, y), |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
-//!         println!("{report}"); // step 1: loss 1.6, 64 samples in 1 micro-batch of 64, peak n/a
+//!         println!("{report}"); // step 1: loss 1.6, 64 samples in 1 micro-batch of 64
 //!     }
 //!     Ok(())
 //! }

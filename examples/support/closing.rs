@@ -62,9 +62,13 @@ impl Totals {
         let peak = match (self.peak, course.budget) {
             (Some(peak), Some(budget)) => format!("peak {} of {budget}", ByteSize(peak)),
             (Some(peak), None) => format!("peak {} without a budget", ByteSize(peak)),
-            (None, _) => "peak n/a".to_owned(),
+            (None, _) => "peak not measured".to_owned(),
         };
-        let plan = plan.map_or(String::new(), |plan| format!("; {plan}"));
+        let plan = match plan {
+            Some(_) if self.micro_batch == self.batch => "; a batch fits whole".to_owned(),
+            Some(plan) => format!("; {plan}"),
+            None => String::new(),
+        };
         let seconds = course.began.elapsed().as_secs_f64();
         let (samples, retried) = (self.samples, self.retried);
         [

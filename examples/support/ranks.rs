@@ -21,6 +21,8 @@ const NO_VARIABLES: [(&str, &str); 0] = [];
 /// Joins the other processes that the launcher has started. Without `--ranks` the process stays alone, and must be alone.
 pub fn open(ranks: bool) -> Result<Group> {
     if ranks {
+        // `mpirun` gives a rank a terminal, whatever becomes of its output.
+        console::set_colors_enabled(false);
         return Ok(Group::from_environment()?);
     }
     for name in SIZES {

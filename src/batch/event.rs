@@ -394,8 +394,8 @@ pub enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: more room"),
-            Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less room"),
+            Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: more fits"),
+            Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less fits"),
             Self::Recomputing { from, to } => {
                 write!(f, "micro-batch {from} → {to}: regions are recomputed")
             }

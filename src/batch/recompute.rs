@@ -239,14 +239,15 @@ impl fmt::Display for Plan {
         if let (Some(base), Some(each)) = (self.base, self.each) {
             write!(f, "base {}, {} a sample, ", ByteSize(base), ByteSize(each))?;
         }
-        if let Some(fits) = self.fits {
+        // The size in use has less of a margin than a larger one needs.
+        if let Some(fits) = self.fits.filter(|fits| self.using <= Some(*fits)) {
             write!(f, "room for {fits}, ")?;
         }
         match self.using {
             Some(using) => write!(f, "using {using}: {}", self.reason)?,
             None => write!(f, "using the whole batch: {}", self.reason)?,
         }
-        if let Some(regions) = self.regions {
+        if let Some(regions) = self.regions.filter(|regions| regions.is_on) {
             write!(f, ", {regions}")?;
         }
         match self.faster {

@@ -1,5 +1,6 @@
 //! [`ResourceExhausted`], which an incident log writes and reads as it is, and its texts: one line and the long form.
 
+use std::cmp::Reverse;
 use std::error::Error as StdError;
 use std::fmt::{self, Formatter};
 use std::ops::Range;
@@ -137,7 +138,8 @@ impl ResourceExhausted {
         }
     }
 
-    /// The remedies by the bytes that they save, the most first; last those without an estimate.
+    /// The remedies by the bytes that they save, the most first; then those without an estimate; last those that save less than a hundredth of
+    /// what is missing.
     ///
     /// Smaller micro-batches save what the policy's model predicts, or half of what the failed one took. A trainer adds what its
     /// optimizer could do without: other moments, another algorithm, frozen parameters.
@@ -155,10 +157,22 @@ impl ResourceExhausted {
     /// let ranked: Vec<_> = exhausted.ranked_remedies().map(ToString::to_string).collect();
     /// assert_eq!(ranked[0], "halve the micro-batch (saves about 3.0 GiB)");
     /// assert_eq!(ranked[2], "raise the limit");
+    ///
+    /// // 400 GiB are missing, so what saves 3 GiB comes last.
+    /// (exhausted.bytes.limit, exhausted.bytes.peak) = (Some(8 << 30), Some(408 << 30));
+    /// let first = exhausted.ranked_remedies().next().expect("a remedy");
+    /// assert_eq!(first.to_string(), "raise the limit");
     /// ```
     pub fn ranked_remedies(&self) -> impl Iterator<Item = &Remedy> {
+        let seen = self.expected_peak.max(self.bytes.peak);
+        let bound = self.bytes.limit.or(self.bytes.total);
+        let missing = seen
+            .zip(bound)
+            .map_or(0, |(seen, bound)| seen.saturating_sub(bound));
+        let is_too_little =
+            |remedy: &Remedy| remedy.saves.is_some_and(|saves| saves < missing / 100);
         let mut remedies: Vec<&Remedy> = self.remedies.iter().collect();
-        remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
+        remedies.sort_by_key(|remedy| (is_too_little(remedy), Reverse(remedy.saves)));
         remedies.into_iter()
     }
 

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::ByteSize;
 use crate::environment::{Severity, nvml};
-use crate::memory::bytes_text;
 
 /// Defines [`Sample`] and the names of its values in files and metrics.
 macro_rules! sample {
     ($($(#[$doc:meta])* $field:ident: $type:ty as $name:literal $(by $number:path)?,)*) => {
         /// The state of one GPU, or of the host, at one time. A value that is not known is `None`, never 0.
         ///
-        /// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …`.
+        /// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy 93 %, …`. What is not known is left out.
         ///
         /// ```
         /// use candle_headroom::Monitor;
@@ -206,32 +206,31 @@ impl fmt::Display for HeldDown {
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let with_unit = |value: Option<u64>, unit: &str| {
-            value.map_or("n/a".to_owned(), |value| format!("{value}{unit}"))
-        };
-        let watts = |milliwatts: Option<u64>| with_unit(milliwatts.map(|power| power / 1000), " W");
-        if self.health != Health::Good {
-            write!(f, "{}, ", self.health)?;
-        }
-        write!(
-            f,
-            "{} of {} used, this process {}, busy {}, {}, {} of {}, {}",
-            bytes_text(self.used),
-            bytes_text(self.total),
-            bytes_text(self.process),
-            with_unit(self.utilisation, " %"),
-            with_unit(self.temperature, " °C"),
-            watts(self.power),
-            watts(self.power_limit),
-            with_unit(self.clock, " MHz"),
-        )?;
-        match self.held_down {
-            Some(held) if held.is_harmful() => write!(f, ", held down by {held}")?,
-            _ => {}
-        }
-        match self.data_wait {
-            Some(share) => write!(f, ", waiting for data {share} %"),
-            None => Ok(()),
-        }
+        let watts = |milliwatts: u64| format!("{} W", milliwatts / 1000);
+        let limit = self
+            .power_limit
+            .map(|limit| format!(" of {}", watts(limit)));
+        let of = |total: u64| format!(" of {}", ByteSize(total));
+        let known = [
+            (self.health != Health::Good).then(|| self.health.to_string()),
+            self.used.map(|used| {
+                let total = self.total.map(of).unwrap_or_default();
+                format!("{}{total} used", ByteSize(used))
+            }),
+            self.process
+                .map(|bytes| format!("this process {}", ByteSize(bytes))),
+            self.utilisation.map(|share| format!("busy {share} %")),
+            self.temperature.map(|celsius| format!("{celsius} °C")),
+            self.power
+                .map(|power| watts(power) + &limit.unwrap_or_default()),
+            self.clock.map(|clock| format!("{clock} MHz")),
+            self.held_down
+                .filter(|held| held.is_harmful())
+                .map(|held| format!("held down by {held}")),
+            self.data_wait
+                .map(|share| format!("waiting for data {share} %")),
+        ];
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        f.write_str(&known.join(", "))
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::loss::StepLoss;
+use crate::ByteSize;
 use crate::batch::{CutCheck, Event, Processed};
 use crate::error::Result;
-use crate::memory::{Mark, bytes_text};
+use crate::memory::Mark;
 
 /// The result of a step, or of an accumulator's update. `{}` is one line, and `{:#}` adds what was checked of the closure.
 ///
@@ -33,7 +34,7 @@ use crate::memory::{Mark, bytes_text};
 /// assert_eq!((report.step, report.samples, report.retries), (1, 10, 0));
 /// assert_eq!((report.sizes.as_slice(), report.micro_batch()), (&[4, 4, 2][..], 4));
 /// assert_eq!((report.updated, report.learning_rate), (Some(true), Some(0.1)));
-/// println!("{report}"); // step 1: loss …, 10 samples in 3 micro-batches of at most 4, peak n/a
+/// println!("{report}"); // step 1: loss …, 10 samples in 3 micro-batches of at most 4
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -179,7 +180,9 @@ impl fmt::Display for StepReport {
         if self.updated == Some(false) {
             f.write_str(", no update")?;
         }
-        write!(f, ", peak {}", bytes_text(self.peak))?;
+        if let Some(peak) = self.peak {
+            write!(f, ", peak {}", ByteSize(peak))?;
+        }
         match self.cut_check().filter(|_| f.alternate()) {
             Some(check) => write!(f, "\n{check}"),
             None => Ok(()),

@@ -19,18 +19,18 @@ fn changes_in_a_row_are_one_line() {
     for (events, line) in [
         (
             json!([grown(1, 7), shrunk(7, 6), grown(6, 16)]),
-            Some("micro-batch 1 → 16: more room"),
+            Some("micro-batch 1 → 16: more fits"),
         ),
         (
             json!([shrunk(16, 4), grown(4, 8)]),
-            Some("micro-batch 16 → 8: less room"),
+            Some("micro-batch 16 → 8: less fits"),
         ),
         // More than before, though the last change made it less.
         (
             json!([grown(1, 7), shrunk(7, 6)]),
-            Some("micro-batch 1 → 6: more room"),
+            Some("micro-batch 1 → 6: more fits"),
         ),
-        (json!([grown(1, 7)]), Some("micro-batch 1 → 7: more room")),
+        (json!([grown(1, 7)]), Some("micro-batch 1 → 7: more fits")),
         // As it was.
         (json!([grown(4, 8), shrunk(8, 4)]), None),
         (json!([]), None),
@@ -53,11 +53,11 @@ fn failures_and_recomputation_have_lines_of_their_own() {
         { "over_limit": { "peak": 2048, "limit": 1024 } },
     ]);
     let expected = [
-        "micro-batch 1 → 16: more room",
+        "micro-batch 1 → 16: more fits",
         "micro-batch 16 → 8: out of memory in backward, the limit is reached",
         "batch restarted: 3 finished samples lost",
         "micro-batch 8 → 12: regions are recomputed",
-        "micro-batch 12 → 13: more room",
+        "micro-batch 12 → 13: more fits",
         "the update used 2.0 KiB with a limit of 1.0 KiB",
     ];
     assert_eq!(lines(events), expected);

@@ -46,7 +46,7 @@ fn it_learns_within_its_budget_and_reports_it() {
     assert!(figure(&text, "peak_over_budget") <= 1.05, "{text}");
     assert_eq!(figure(&text, "retries"), 0.);
     assert!(
-        text.contains("step 1: micro-batch 1 → ") && text.contains("more room"),
+        text.contains("step 1: micro-batch 1 → ") && text.contains("more fits"),
         "{text}"
     );
 }
@@ -262,7 +262,7 @@ fn it_leaves_a_page_a_trace_and_its_incidents() {
     let lines = read(&incidents);
     let grown = lines.lines().next().unwrap();
     assert!(
-        grown.contains("micro-batch 1 → ") && grown.contains("more room"),
+        grown.contains("micro-batch 1 → ") && grown.contains("more fits"),
         "{grown}"
     );
     assert!(

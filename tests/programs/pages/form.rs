@@ -75,11 +75,11 @@ fn dependencies_stand_once_and_name_what_programs_use() {
 
 #[test]
 fn pages_are_short_and_lead_on() {
+    let definition = Regex::new(r"(?m)^\[[^\]]+\]: .*$").unwrap();
     let mut too_long = Vec::new();
     for page in read_pages() {
         let lines = page.text.lines().count();
         assert!(lines <= LONGEST, "{}: {lines} lines", page.path);
-        let definition = Regex::new(r"(?m)^\[[^\]]+\]: .*$").unwrap();
         let words = count(&definition.replace_all(&page.prose(), ""));
         too_long.extend((words > MOST_WORDS).then(|| format!("{}: {words} words", page.path)));
         assert!(
