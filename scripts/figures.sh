@@ -3,9 +3,10 @@
 #
 #     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
 #     scripts/figures.sh house [--quick]    the size of the sources, and what a build costs
+#     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #
-# With --quick the benchmarks are left out, which .ci/run runs by itself, and all builds but the small ones. It needs cargo, and Open MPI
-# with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
+# With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
+# for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
 # `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,6 +64,23 @@ case $name in
         [ -n "$is_quick" ] ||
             cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench memory -- --quick | grep -o 'figure: memory/step_kept.*'
         bash scripts/measure-build.sh ${is_quick:+--quick} 2>/dev/null ;;
+    first-hour)
+        tests programs pages::
+        printf 'figure: docs/lines = %d lines\n' "$(git ls-files 'docs/*.md' | xargs cat | wc -l)"
+        [ -z "$is_quick" ] || exit 0
+        # rustdoc counts examples by an unstable option, which a stable one takes so.
+        counting=$(mktemp -d)
+        trap 'rm -rf "$counting"' EXIT
+        printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$counting/rustdoc"
+        chmod +x "$counting/rustdoc"
+        for package in candle-headroom candle-headroom-nn candle-headroom-environment; do
+            RUSTDOC="$counting/rustdoc" cargo rustdoc --quiet -p "$package" --lib "${features[@]:2}" -- \
+                -Z unstable-options --show-coverage --output-format json
+        done | python3 -c '
+import json, sys
+files = [file for line in sys.stdin for file in json.loads(line).values()]
+total, examples = (sum(file[name] for file in files) for name in ("total_examples", "with_examples"))
+print(f"figure: docs/public_items_without_example = {100 * (1 - examples / total):.1f} % of {total}")' ;;
     *)
         sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
         exit 2 ;;

@@ -108,7 +108,7 @@ git clone --quiet "$root" "$work/clone"
 cd "$work/clone"
 main=$(grep -m1 '^cargo run .*--example train_text' README.md | sed 's/ *#.*//')
 test=$(grep -m1 '^cargo test' README.md | sed 's/ *#.*//')
-doctor=$(grep -m1 -o 'cargo run [^`]*doctor' README.md)
+doctor=$(grep -m1 '^cargo run .* doctor$' docs/tutorial/real-run.md)
 newcomer=$(seconds bash -c "$main")
 tests=$(seconds bash -c "$test")
 figure build/newcomer_vs_candle_core "$(ratio "$newcomer" "$candle")" x
