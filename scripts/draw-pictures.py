@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws the pictures of the book into docs/img, each one light and dark, in the colours of a run's page.
 
-    python3 scripts/draw-pictures.py                             # step, gpu-memory and checkpointing, which are schematic; doctor
+    python3 scripts/draw-pictures.py                             # step, gpu-memory and checkpointing, which are schematic; doctor;
+                                                                 # and README's picture for docs.rs, from timeline-light.png
     python3 scripts/draw-pictures.py flame-graph layers.folded   # which the program in docs/how-to/which-layer.md writes
     python3 scripts/draw-pictures.py run-page page.html
     python3 scripts/draw-pictures.py ranks ranks.html
@@ -13,8 +14,11 @@ pictures need Chromium or CHROMIUM set to its path, are from these commands; the
     RAYON_NUM_THREADS=1 mpirun --oversubscribe --bind-to none \\
         -n 2 target/debug/examples/train_text --ranks --batch 48 --steps 8 --report ranks : \\
         -n 1 target/debug/examples/train_text --ranks --batch 48 --steps 8 --report ranks --budget 8MiB
+
+README's timeline-light.png and timeline-dark.png are by scripts/look-at-page.sh from the first page. All PNGs then got 200 colours.
 """
 
+import base64
 import collections
 import os
 import pathlib
@@ -331,11 +335,15 @@ def main():
     match sys.argv[1:]:
         case []:
             drawings = {"step": step, "gpu-memory": gpu_memory, "checkpointing": checkpointing, "doctor": doctor}
+            data = base64.b64encode((IMAGES / "timeline-light.png").read_bytes()).decode()
+            alt = "Memory of a run over time: it stays under its limit of 40 MiB while a cache takes 24 of them and returns them"
+            picture = f'<img width="{WIDTH}" alt="{alt}" src="data:image/png;base64,{data}">\n'
+            (ROOT / "src/documentation/picture.html").write_text(picture)
         case ["flame-graph", folded]:
             drawings = {"flame-graph": lambda palette: flame_graph(palette, pathlib.Path(folded))}
         case ["run-page", page]:
             style = "#marks .scroll{max-height:160px;overflow:hidden} #charts>:nth-child(3),#phases{display:none}"
-            return screenshots("run-page", page, style, 980, 1428, CALLS)
+            return screenshots("run-page", page, style, 1180, 1428, CALLS)
         case ["ranks", page]:
             return screenshots("ranks", page, "#of-rank,#tiles,#charts,#detail,.columns{display:none!important}", 880, 412)
         case _:

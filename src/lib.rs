@@ -24,6 +24,10 @@
 //! }
 //! ```
 //!
+//! A run of which a cache takes more than half of the memory for a while:
+//!
+#![doc = include_str!("documentation/picture.html")]
+//!
 //! The loop, the data and the model stay yours. The closure sees plain candle tensors and returns a plain candle result; its
 //! loss is the mean over the samples it was given, or a [`Loss`] with a weight.
 //!
