@@ -65,7 +65,11 @@ impl Totals {
             (None, _) => "peak not measured".to_owned(),
         };
         let plan = match plan {
-            Some(_) if self.micro_batch == self.batch => "; a batch fits whole".to_owned(),
+            Some(plan) if self.micro_batch == self.batch => {
+                let regions = plan.regions.filter(|regions| regions.is_on);
+                let regions = regions.map_or(String::new(), |regions| format!(", {regions}"));
+                format!("; a batch fits whole{regions}")
+            }
             Some(plan) => format!("; {plan}"),
             None => String::new(),
         };
