@@ -81,7 +81,7 @@ fn a_field_that_fails_is_unknown_and_the_others_are_known() {
     let monitor = quick().start().unwrap();
     let sample = monitor.latest()[GPU as usize];
     assert_eq!((sample.total, sample.used, sample.free), (None, None, None));
-    assert!(sample.to_string().starts_with("this process "), "{sample}");
+    assert!(!sample.to_string().contains("used"), "{sample}");
     simulator.fail(GPU, "nvmlDeviceGetMemoryInfo_v2", 0);
     simulator.fail(GPU, "nvmlDeviceGetMemoryInfo", 0);
 }

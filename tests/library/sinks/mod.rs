@@ -55,7 +55,7 @@ fn zero_is_a_value_and_unknown_is_none() {
     sample.taken = UNIX_EPOCH - Duration::from_secs(5);
     (sample.used, sample.total, sample.health) = (Some(0), None, Health::Lost);
     let shown = sample.to_string();
-    assert!(shown.starts_with("lost, 0 B of n/a used"), "{shown}");
+    assert!(shown.starts_with("lost, 0 B used, "), "{shown}");
     let path = folder.0.join("samples.jsonl");
     let mut sink = FileSink::json_lines(&path).open().unwrap();
     sink.write(&source, &sample).unwrap();
