@@ -78,7 +78,6 @@ pages! {
         models "models"
         fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
-        upstream_outputs "upstream-outputs"
         comparison "comparison"
         figures "figures"
     }
