@@ -21,7 +21,7 @@
 //! [`candle_headroom_nn`] lists what is replaced and what is new: [`attention()`], [`loss::linear_cross_entropy`], [`recompute()`],
 //! [`audit()`], [`seeded`] randomness. Here [`AdamW`] and [`SGD`] are this crate's optimizers, whose updates are atomic; they implement
 //! candle_nn's [`Optimizer`]. See [the models that were tried](crate::_documentation::reference::models) and
-//! [the bytes that each layer keeps](crate::_documentation::reference::layers).
+//! [the bytes that each layer keeps](crate::_documentation::explanation::layers).
 
 #[doc(inline)]
 pub use candle_headroom_nn::*;

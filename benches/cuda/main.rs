@@ -236,7 +236,7 @@ fn recovering(scale: &Scale) -> Result<()> {
     Ok(())
 }
 
-/// What CUDA's documentation leaves open, as this driver answers it (docs/reference/cuda-memory.md).
+/// What CUDA's documentation leaves open, as this driver answers it (docs/explanation/limits.md).
 fn open_questions(scale: &Scale) -> Result<()> {
     println!("what the documentation leaves open, as this driver answers it");
     let limit = 3 * scale.block + 1;
