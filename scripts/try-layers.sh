@@ -28,4 +28,4 @@ for name in sys.argv[1:]:
             packages.setdefault(re.match(r'name = (".*")\nversion = (".*")', entry).groups(), entry.rstrip() + "\n")
 print(head + "\n".join("[[package]]\n" + packages[key] for key in sorted(packages)), end="")
 PYTHON
-cargo run --quiet --manifest-path "$folder/Cargo.toml"
+cargo run --quiet --manifest-path "$folder/Cargo.toml" --bin models-layers
