@@ -33,5 +33,6 @@ pub(crate) use cuda::{Handle, PageLocked, drain, while_dropping};
 pub(crate) use cuda::{Mark, unmask};
 pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
+#[cfg(feature = "layers")]
 pub(crate) use limit::bytes_text;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats};
