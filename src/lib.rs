@@ -1,4 +1,4 @@
-//! Train and run candle models at the edge of device memory.
+//! Train and run candle models without dying from CUDA out-of-memory.
 //!
 //! A batch that does not fit is cut into smaller micro-batches while the step runs. The update is the same, each sample counts
 //! once, and finished work is kept. If nothing helps, a typed error says what ran out, why, and what would help.
