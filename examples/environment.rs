@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
 
-    // Not every finding is an obstacle: one about a single GPU is none if another one is in order.
+    // A finding about one GPU is no obstacle while another GPU is in order.
     let obstacles = report.obstacles(needed);
     for obstacle in &obstacles {
         println!("{needed} is not possible: {}", obstacle.code.id);

@@ -144,20 +144,5 @@ fn the_difference_leads_to_the_loop_on_the_page() {
         .iter()
         .find(|page| page.path == "how-to/cuda-out-of-memory")
         .unwrap();
-    let blocks = page.blocks();
-    let diff = blocks
-        .iter()
-        .find(|block| block.language == "diff")
-        .unwrap();
-    let after: String = diff
-        .text
-        .lines()
-        .filter(|line| !line.starts_with('-'))
-        .map(|line| format!("{}\n", &line[1..]))
-        .collect();
-    let program = blocks
-        .iter()
-        .find(|block| block.language == "rust")
-        .unwrap();
-    assert_eq!(after, program.text);
+    assert_eq!(page.after_difference(), page.first("rust"));
 }

@@ -64,6 +64,22 @@ impl Page {
         blocks
     }
 
+    /// The first block in this language.
+    pub fn first(&self, language: &str) -> String {
+        let mut blocks = self.blocks().into_iter();
+        let found = blocks.find(|block| block.language == language);
+        found
+            .unwrap_or_else(|| panic!("{}: no {language}", self.path))
+            .text
+    }
+
+    /// What the page's difference leads to.
+    pub fn after_difference(&self) -> String {
+        let diff = self.first("diff");
+        let after = diff.lines().filter(|line| !line.starts_with('-'));
+        after.map(|line| format!("{}\n", &line[1..])).collect()
+    }
+
     /// The text without blocks of code.
     pub fn prose(&self) -> String {
         let fence = Regex::new("(?ms)^```.*?^```$").unwrap();

@@ -66,20 +66,12 @@ fn the_five_things_stand_first() {
 
 #[test]
 fn the_difference_leads_to_an_example() {
-    let blocks = readme().blocks();
-    let diff = blocks
-        .iter()
-        .find(|block| block.language == "diff")
-        .unwrap();
-    let after: String = diff
-        .text
-        .lines()
-        .filter(|line| !line.starts_with('-'))
-        .map(|line| format!("{}\n", &line[1..]))
-        .collect();
     let example = read("examples/first.rs");
     let header = Regex::new("(?m)^//!.*\n").unwrap();
-    assert_eq!(after, header.replace_all(&example, ""));
+    assert_eq!(
+        readme().after_difference(),
+        header.replace_all(&example, "")
+    );
 }
 
 #[test]
