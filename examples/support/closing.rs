@@ -42,7 +42,7 @@ impl Totals {
         self.last_loss = Some(loss);
         self.peak = self.peak.max(report.peak);
         self.retries += report.retries;
-        self.retried += report.recomputed;
+        self.retried += report.samples_retried;
         self.samples += report.samples;
         if report.samples >= self.batch {
             self.batch = report.samples;

@@ -158,7 +158,7 @@ impl Progress {
             "micro_batches": report.sizes.len(),
             "micro_batch": report.micro_batch(),
             "retries": report.retries,
-            "retried_samples": report.recomputed,
+            "retried_samples": report.samples_retried,
             "peak": report.peak,
             "limit": self.limit(),
             "learning_rate": report.learning_rate,

@@ -115,7 +115,7 @@ impl Engine {
                 elapsed,
                 sizes: &processed.sizes,
                 retries: processed.retries,
-                recomputed: processed.recomputed,
+                samples_retried: processed.samples_retried,
                 memory: measured.reading(),
                 updated: processed.updated,
             }),
@@ -235,7 +235,7 @@ pub struct Processed<T> {
     /// Number of chunks that did not fit and were computed again.
     pub retries: usize,
     /// Number of samples that were computed again.
-    pub recomputed: usize,
+    pub samples_retried: usize,
     /// Changes of the size, and retries.
     pub events: Vec<Event>,
     /// The highest use of memory, in bytes; `None` if it is not counted.
@@ -253,7 +253,7 @@ impl<T> Processed<T> {
             results: Vec::new(),
             sizes: Vec::new(),
             retries: 0,
-            recomputed: 0,
+            samples_retried: 0,
             events: Vec::new(),
             peak: None,
             updated: Some(false),

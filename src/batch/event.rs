@@ -194,7 +194,7 @@ pub enum EventKind<'a> {
         /// Number of micro-batches and updates that did not fit.
         retries: usize,
         /// Number of samples that were computed again.
-        recomputed: usize,
+        samples_retried: usize,
         /// Memory at its end; the peak is the highest use since it began.
         memory: MemoryReading,
         /// Whether parameters were updated; `None` if only the device knows.

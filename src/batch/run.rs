@@ -160,7 +160,7 @@ impl Engine {
             tracing::warn!(step = self.step, error = %exhausted, "{event}");
             self.happened(event, &mut processed.events);
             processed.retries += 1;
-            processed.recomputed += size;
+            processed.samples_retried += size;
             at.attempt += 1;
             match to {
                 _ if at.must_recompute && !recomputes => at.below = usize::MAX,
@@ -243,7 +243,7 @@ impl Engine {
         let event = Event::Restarted { lost: at.done };
         tracing::warn!(step = self.step, "{event}");
         self.happened(event, &mut processed.events);
-        processed.recomputed += at.done;
+        processed.samples_retried += at.done;
         processed.results.clear();
         processed.sizes.clear();
         *at = Position::new(at.batch, 0, at.restarts + 1);

@@ -171,7 +171,7 @@ impl Recorder {
                 elapsed,
                 sizes,
                 retries,
-                recomputed,
+                samples_retried,
                 memory,
                 ..
             } => {
@@ -201,7 +201,7 @@ impl Recorder {
                         None => plan.reason.to_string(),
                     }),
                 };
-                self.step(event.task, row, recomputed as u64);
+                self.step(event.task, row, samples_retried as u64);
             }
         }
         let now = self.now();
@@ -232,14 +232,14 @@ impl Recorder {
         push(&mut self.phases, row, PHASES);
     }
 
-    fn step(&mut self, task: Task, row: StepRow, recomputed: u64) {
+    fn step(&mut self, task: Task, row: StepRow, samples_retried: u64) {
         self.totals.peak = self.totals.peak.max(row.peak);
         match self.steps.rows.last_mut() {
             _ if task == Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
             _ if row.samples > 0 => {
                 self.totals.steps += 1;
                 self.totals.samples += row.samples;
-                self.totals.recomputed += recomputed;
+                self.totals.samples_retried += samples_retried;
                 self.steps.push(row, StepRow::merge);
             }
             // The update of accumulated batches belongs to the last of them.

@@ -142,7 +142,7 @@ pub(super) struct LayerRow {
 pub(super) struct Totals {
     pub(super) steps: u64,
     pub(super) samples: u64,
-    pub(super) recomputed: u64,
+    pub(super) samples_retried: u64,
     pub(super) exhaustions: u64,
     pub(super) failures: u64,
     pub(super) marks: u64,

@@ -49,7 +49,7 @@ pub struct StepReport {
     /// Number of micro-batches and updates that did not fit and were tried again.
     pub retries: usize,
     /// Number of samples that were computed again.
-    pub recomputed: usize,
+    pub samples_retried: usize,
     /// Changes of the micro-batch size, and retries.
     pub events: Vec<Event>,
     /// The highest use of memory during the step, the update included, in bytes; `None` without a memory that counts.
@@ -135,7 +135,7 @@ impl StepReport {
     /// Adds what a batch or an update took.
     pub(super) fn extend(&mut self, took: Processed<()>) {
         self.retries += took.retries;
-        self.recomputed += took.recomputed;
+        self.samples_retried += took.samples_retried;
         self.events.extend(took.events);
         self.peak = self.peak.max(took.peak);
         self.waited = match (self.waited, took.waited) {
@@ -167,8 +167,12 @@ impl fmt::Display for StepReport {
         )?;
         match self.retries {
             0 => {}
-            1 => write!(f, ", 1 retry ({} samples again)", self.recomputed)?,
-            retries => write!(f, ", {retries} retries ({} samples again)", self.recomputed)?,
+            1 => write!(f, ", 1 retry ({} samples again)", self.samples_retried)?,
+            retries => write!(
+                f,
+                ", {retries} retries ({} samples again)",
+                self.samples_retried
+            )?,
         }
         // What a batch that was read ahead costs is not worth a word.
         if let Some(waited) = self.waited.filter(|waited| waited.as_millis() > 0) {

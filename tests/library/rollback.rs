@@ -403,7 +403,7 @@ fn an_update_that_is_tried_again_is_reported() {
     let _armed = Faults::in_phase(Phase::Optimizer, 0).arm();
     let report = trainer.step(&batch(1), |x, _| x.broadcast_mul(&w)?.mean_all());
     let report = report.unwrap();
-    assert_eq!((report.retries, report.recomputed), (1, 0));
+    assert_eq!((report.retries, report.samples_retried), (1, 0));
     assert!(
         matches!(report.events[..], [Event::UpdateRetried { .. }]),
         "{:?}",

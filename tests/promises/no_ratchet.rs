@@ -27,7 +27,7 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
     };
     let report = step().unwrap();
     assert_eq!(
-        (report.sizes, report.retries, report.recomputed),
+        (report.sizes, report.retries, report.samples_retried),
         (vec![16; 4], 2, 64 + 32)
     );
     let Event::Retried {
@@ -44,10 +44,10 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
     // While the room stays small, larger sizes are tried now and then: with four micro-batches, at most 1/24 of the work.
     let reports: Vec<_> = (0..200).map(|_| step().unwrap()).collect();
     let retries: usize = reports.iter().map(|report| report.retries).sum();
-    let recomputed: usize = reports.iter().map(|report| report.recomputed).sum();
+    let samples_retried: usize = reports.iter().map(|report| report.samples_retried).sum();
     assert!(
-        retries > 0 && 24 * recomputed <= 200 * 64 + recomputed,
-        "{retries} {recomputed}"
+        retries > 0 && 24 * samples_retried <= 200 * 64 + samples_retried,
+        "{retries} {samples_retried}"
     );
     room.set(64);
     let mut steps = 0;

@@ -165,7 +165,7 @@ function buildTiles() {
     const rates = ratesBySize(), [fastest, ...others] = rates;
     if (others.length) tile('Fastest', digits(fastest.size), fastest.size === 1 ? 'sample' : 'samples', rates.slice(0, 4).map(({ size, rate }) => `${digits(rate)} samples/s with ${digits(size)}`).join(', '));
   }
-  tile('Work', digits(totals.steps), totals.steps === 1 ? 'step' : 'steps', `${plural(totals.samples, 'sample')}, ${digits(totals.samples ? totals.recomputed / totals.samples * 100 : 0)} % computed again`);
+  tile('Work', digits(totals.steps), totals.steps === 1 ? 'step' : 'steps', `${plural(totals.samples, 'sample')}, ${digits(totals.samples ? totals.samples_retried / totals.samples * 100 : 0)} % computed again`);
   tile('Did not fit', digits(totals.exhaustions), totals.exhaustions === 1 ? 'time' : 'times', totals.failures ? plural(totals.failures, 'step') + ' failed' : totals.exhaustions ? 'no step was lost' : 'memory never ran out');
 }
 function buildPanel(panel) {

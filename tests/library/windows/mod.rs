@@ -145,7 +145,7 @@ fn what_a_failed_batch_took_is_reported_if_the_window_is_kept() {
     assert_eq!((trainer.pending(), trainer.samples()), (1, 2));
     let report = trainer.update().unwrap().expect("one batch");
     assert_eq!((report.samples, report.sizes), (2, vec![2]));
-    assert_eq!((report.retries, report.recomputed), (1, 4));
+    assert_eq!((report.retries, report.samples_retried), (1, 4));
     let report = trainer.step(&numbers(&[1.]), |x, _| distance(&w, &x));
     assert_eq!(
         report.unwrap().retries,
