@@ -1,11 +1,12 @@
 //! Limits, how memory grows, and the figures of a device. A limit is resolved to bytes once, when it is set.
 
 use std::fmt;
+use std::str::FromStr;
 
 use bytesize::ByteSize;
 use candle_core::Device;
 
-use crate::error::{MemoryReading, Neighbour, Result, invalid};
+use crate::error::{Error, MemoryReading, Neighbour, Result, invalid};
 
 /// The fraction of the machine's or container's available memory that [`Limit::Auto`] takes. The rest is for memory that the
 /// allocator does not count (code, stacks, mapped files, the allocator's own reserve) and for other programs.
@@ -17,14 +18,17 @@ pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
 /// The memory that a program may use.
 ///
-/// A number of bytes, as [`u64`] or [`ByteSize`], converts into it. A fraction outside (0, 1] is refused when the limit is set.
+/// A number of bytes, as [`u64`] or [`ByteSize`], converts into it, and a text is parsed: `8GiB`, `50%`, `auto` or `none`. So it can be
+/// an option of a program. A fraction outside (0, 1] is refused when the limit is set.
 ///
 /// ```
 /// use candle_headroom::ByteSize;
 /// use candle_headroom::memory::Limit;
 ///
-/// assert_eq!(Limit::from(ByteSize::gib(8)), Limit::from(8u64 << 30));
+/// assert_eq!(Limit::from(ByteSize::gib(8)), "8GiB".parse()?);
+/// assert_eq!(Limit::Fraction(0.5), "50%".parse()?);
 /// assert_eq!(Limit::default(), Limit::Unlimited);
+/// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
@@ -124,6 +128,27 @@ impl From<u64> for Limit {
 impl From<ByteSize> for Limit {
     fn from(bytes: ByteSize) -> Self {
         Self::Bytes(bytes)
+    }
+}
+
+impl FromStr for Limit {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let percent = text.strip_suffix('%');
+        let percent = percent.and_then(|number| number.trim().parse::<f64>().ok());
+        match text {
+            "none" => Ok(Self::Unlimited),
+            "auto" => Ok(Self::Auto),
+            _ => match (percent, text.parse()) {
+                (Some(percent), _) => Ok(Self::Fraction(percent / 100.)),
+                (None, Ok(bytes)) => Ok(Self::Bytes(bytes)),
+                (None, Err(_)) => Err(invalid!(
+                    Memory,
+                    "cannot read the limit {text:?}: write bytes such as 8GiB, a part such as 50%, auto or none"
+                )),
+            },
+        }
     }
 }
 
