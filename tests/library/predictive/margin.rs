@@ -58,6 +58,38 @@ fn more_room_never_means_a_smaller_size() {
     }
 }
 
+/// Peaks that vary by 4 % say nothing about a room that grows by 3 %: a size that followed it would swing. One that grows by half is used.
+#[test]
+fn more_room_than_peaks_vary_is_used_and_less_is_not() {
+    let batch = 1 << 30;
+    let mut policy = Predictive::default();
+    let mut runs = 0;
+    let mut size_within = |limit: u64| {
+        policy.begin(&Extent::new(batch, batch));
+        let mut now = MemoryReading::default();
+        (now.in_use, now.limit) = (Some(0), Some(limit));
+        policy.prepare(&now);
+        let mut completed = Completed::new(policy.size(batch));
+        (completed.before, completed.limit) = (now.in_use, now.limit);
+        runs += 1;
+        let varied = if runs % 2 == 0 { 104 } else { 96 };
+        completed.peak = Some(10_000 * (100 + completed.size as u64) * varied);
+        policy.succeeded(&completed);
+        completed.size
+    };
+    let limit = 10_000_000_000;
+    for _ in 0..1000 {
+        size_within(limit);
+    }
+    let size = size_within(limit);
+    assert!((5_000..10_000).contains(&size), "{size}");
+    for _ in 0..10 {
+        assert_eq!(size_within(limit / 100 * 103), size);
+    }
+    let larger = size_within(limit / 2 * 3);
+    assert!(larger > size + size / 4, "{size}, then {larger}");
+}
+
 /// Runs a batch on a device with a soft limit, and returns its largest micro-batch.
 fn batch_on(
     policy: &mut Predictive,
