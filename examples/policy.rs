@@ -11,7 +11,7 @@ use candle_nn::{Module, VarBuilder, VarMap, linear};
 #[derive(Debug)]
 struct Careful {
     size: usize,
-    before: Option<usize>, // the size that failed because of another process
+    before: Option<usize>, // the size in use when another process took the memory
 }
 
 impl BatchPolicy for Careful {
@@ -32,7 +32,8 @@ impl BatchPolicy for Careful {
     }
 
     fn failed(&mut self, failed: &Failed<'_>) {
-        self.before = self.before.or(failed.is_passing.then_some(failed.size));
+        // Not the size that failed, which may be the rest of a batch.
+        self.before = self.before.or(failed.is_passing.then_some(self.size));
         // Always smaller than what failed, or the step ends with the error.
         self.size = (failed.size * 3 / 4).max(1);
     }

@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     load_model(folder)
         .rename("bert.*.gamma", "bert.*.weight") // names of bert-base-uncased
         .rename("bert.*.beta", "bert.*.bias")
-        .rename("bert.*", "bert.*")
+        .rename("bert.*", "bert.*") // else the next rule would apply
         .rename("*", "bert.*") // files without the prefix
         .allow_unexpected(["bert.cls.*", "bert.pooler.*", "*.position_ids"])
         .allow_missing(["head.*"])
