@@ -23,6 +23,11 @@ use crate::files;
 static HOST: LazyLock<DeviceMemory> =
     LazyLock::new(|| DeviceMemory::new(Device::Cpu, Box::new(Host), CurrentLimit::default()));
 
+/// The host's memory, if a handle to it lives.
+pub(super) fn opened() -> Option<DeviceMemory> {
+    (Arc::strong_count(&HOST.shared) > 1).then(|| HOST.clone())
+}
+
 /// Options for opening the host's memory; from [`DeviceMemory::host`].
 ///
 /// A limit needs a [`TrackingAllocator`](super::TrackingAllocator). It is soft: allocations over it succeed, and trainers make the

@@ -10,6 +10,10 @@ pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<Device
     ))
 }
 
+pub(super) fn opened(_: &Device) -> Option<DeviceMemory> {
+    None
+}
+
 pub(super) fn synchronize(device: &Device) -> Result<()> {
     Ok(device.synchronize()?)
 }

@@ -15,9 +15,10 @@ use enabled as implementation;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::{Handle, PageLocked, drain, while_dropping};
 pub(crate) use implementation::Mark;
-use implementation::{open, synchronize, trim};
+use implementation::{open, opened, synchronize, trim};
 
 use super::device::DeviceMemory;
+use super::host;
 use super::limit::{Growth, Limit};
 use crate::error::{Error, Result};
 
@@ -128,6 +129,33 @@ impl DeviceMemory {
         CudaMemoryBuilder {
             or_host: true,
             ..Self::cuda(ordinal)
+        }
+    }
+
+    /// Returns another handle to the memory that this program has opened on `device`; `None` if it has opened none. For code that is
+    /// handed a device.
+    ///
+    /// ```
+    /// use candle_core::Device;
+    /// use candle_headroom::{AdaptiveTrainer, DeviceMemory, Result, Sgd};
+    ///
+    /// fn trainer(optimizer: Sgd, device: &Device) -> Result<AdaptiveTrainer<Sgd>> {
+    ///     let mut builder = AdaptiveTrainer::builder(optimizer);
+    ///     if let Some(memory) = DeviceMemory::of(device) {
+    ///         builder = builder.memory(&memory); // with the limit that the program has set
+    ///     }
+    ///     builder.build()
+    /// }
+    ///
+    /// assert!(DeviceMemory::of(&Device::Cpu).is_none());
+    /// let memory = DeviceMemory::host().open()?;
+    /// assert!(DeviceMemory::of(memory.device()).is_some());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn of(device: &Device) -> Option<Self> {
+        match device {
+            Device::Cpu => host::opened(),
+            device => opened(device),
         }
     }
 }

@@ -164,6 +164,13 @@ pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Resu
     Ok(memory)
 }
 
+pub(crate) fn opened(device: &Device) -> Option<DeviceMemory> {
+    let all = OPEN.lock();
+    let open = all.values().filter_map(|(_, shared)| shared.upgrade());
+    let mut open = open.map(|shared| DeviceMemory { shared });
+    open.find(|memory| memory.device().same_device(device))
+}
+
 fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemory> {
     let refused = |error| refused(ordinal, error);
     let count = CudaContext::device_count().map_err(refused)?;
