@@ -126,7 +126,7 @@ impl Engine {
                     continue;
                 }
                 Err(Failure::MicroBatch(error)) => (error, false),
-                Err(Failure::Batch(error)) => (error, at.done > 0),
+                Err(Failure::Batch(error)) => (error, true),
                 Err(Failure::Final(error)) => {
                     // The policy learns of it, and nothing is tried again.
                     at.restarts = MAX_RESTARTS;
