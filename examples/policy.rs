@@ -32,7 +32,6 @@ impl BatchPolicy for Careful {
     }
 
     fn failed(&mut self, failed: &Failed<'_>) {
-        // Not the size that failed, which may be the rest of a batch.
         self.before = self.before.or(failed.is_passing.then_some(self.size));
         // Always smaller than what failed, or the step ends with the error.
         self.size = (failed.size * 3 / 4).max(1);

@@ -76,6 +76,7 @@ pages! {
         rank_errors "rank-errors"
         checkpoints "checkpoints"
         models "models"
+        ports "ports"
         fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
         comparison "comparison"
