@@ -16,8 +16,9 @@ if [ -z "$toolchain" ]; then
     exit 0
 fi
 if ! cargo "+$toolchain" miri --version >/dev/null 2>&1 &&
-    ! rustup component add --toolchain "$toolchain" miri rust-src >/dev/null 2>&1; then
-    echo "Miri cannot be added to $toolchain: it is not run"
+    ! rustup component add --toolchain "$toolchain" miri rust-src >/dev/null 2>&1 ||
+    ! cargo "+$toolchain" miri setup; then
+    echo "Miri cannot be added to $toolchain, or its standard library not built: it is not run"
     exit 0
 fi
 
