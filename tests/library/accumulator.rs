@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::LossError;
-use candle_headroom::{Error, Loss};
+use candle_headroom::train::Resumable;
+use candle_headroom::{Error, GradientAccumulator, Loss, Sgd};
 
 use crate::support::{self, ConvNet, Mlp, flat};
 
@@ -116,5 +117,19 @@ fn gradients_are_blended_in_each_type() {
             let found = gradients.get(&var).unwrap();
             assert_eq!(flat(found), flat(&expected), "{dtype:?} {len}");
         }
+    }
+}
+
+/// Checkpoints are named by this number.
+#[test]
+fn a_checkpoint_is_told_how_many_updates_there_were() {
+    let w = Var::new(&[1f32], &Device::Cpu).unwrap();
+    let optimizer = Sgd::builder(vec![w.clone()]).build().unwrap();
+    let mut accumulator = GradientAccumulator::builder(optimizer).build().unwrap();
+    for updates in 1..=3 {
+        let loss = w.sqr().unwrap().sum_all().unwrap();
+        accumulator.add(loss, 1).unwrap();
+        accumulator.update().unwrap();
+        assert_eq!(Resumable::updates(&accumulator), updates);
     }
 }

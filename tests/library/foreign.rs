@@ -168,3 +168,18 @@ fn an_update_that_a_lost_rank_interrupts_is_not_repeated() {
     assert!(matches!(step(), Err(Error::UpdateInterrupted(_))));
     assert_eq!(flat(&vars[0]), torn);
 }
+
+/// Ranks compare this, so that one with another optimizer is noticed.
+#[test]
+fn ranks_are_told_which_optimizer_it_is() {
+    let vars = vars(DType::F32);
+    let sgd = Foreign::new(SGD::new(vars.clone(), 0.1).unwrap(), vars.clone());
+    let adam = candle_nn::AdamW::new_lr(vars.clone(), 0.1).unwrap();
+    let adam = Foreign::new(adam, vars);
+    for (lines, name) in [(sgd.describe(), "SGD"), (adam.describe(), "AdamW")] {
+        assert!(
+            lines.iter().any(|line| line.contains(name)),
+            "{name}: {lines:?}"
+        );
+    }
+}

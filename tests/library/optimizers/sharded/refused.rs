@@ -132,5 +132,9 @@ fn a_sum_over_all_ranks_is_asked_for() {
         let wrong = Shard::default();
         let error = optimizer_error(optimizer.measure(&gradients, &wrong).unwrap_err());
         assert_eq!(error, unlisted("0"));
+        // A box hands the question on.
+        let own = optimizer.measure(&gradients, &shard).unwrap();
+        let mut boxed: Box<dyn Commit> = Box::new(optimizer);
+        assert_eq!(boxed.measure(&gradients, &shard).unwrap(), own);
     }
 }
