@@ -149,3 +149,18 @@ fn a_hard_limit_moves_with_tensors_that_live() {
     drop(kept);
     assert_eq!(memory.in_use(), Some(0));
 }
+
+/// What a function that is handed a device finds.
+#[test]
+fn the_open_memory_is_found_by_its_device() {
+    let gpu = gpu();
+    let memory = DeviceMemory::cuda(gpu.ordinal).limit(LIMIT).open().unwrap();
+    let device = memory.device().clone();
+    let found = DeviceMemory::of(&device).unwrap();
+    assert_eq!(
+        (found.limit(), found.in_use()),
+        (Some(LIMIT), memory.in_use())
+    );
+    drop((memory, found));
+    assert!(DeviceMemory::of(&device).is_none());
+}
