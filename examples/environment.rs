@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
 
-    // A finding about one GPU is no obstacle while another GPU is in order.
+    // Leaves out what concerns one GPU only, if another GPU can be used.
     let obstacles = report.obstacles(needed);
     for obstacle in &obstacles {
         println!("{needed} is not possible: {}", obstacle.code.id);

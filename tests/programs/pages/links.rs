@@ -113,6 +113,7 @@ fn no_link_of_a_page_is_broken() {
             rustdoc.join("\n")
         ));
     }
+    println!("figure: docs/links_dead = {} links", wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

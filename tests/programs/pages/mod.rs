@@ -3,6 +3,7 @@
 mod form;
 mod links;
 mod page;
+mod ports;
 mod readme;
 mod tasks;
 #[cfg(unix)]
