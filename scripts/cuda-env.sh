@@ -38,7 +38,7 @@ _headroom_cuda_env() {
         CARGO_TARGET_DIR="$libraries" bash "$here/crates/simulated-cuda/build.sh" "$libraries/lib" || return
         libraries=$(cd "$libraries/lib" && pwd)
         # By variables and not by rustflags: those would have candle's kernels built anew.
-        export LIBRARY_PATH="$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}"
+        export LIBRARY_PATH="$libraries/stubs${LIBRARY_PATH:+:$LIBRARY_PATH}"
         export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     fi
 }

@@ -22,23 +22,58 @@ export LD_LIBRARY_PATH HEADROOM_CUDA="${HEADROOM_CUDA:-real}"
 } | tee "$results/machine.txt"
 
 status=0
+# `run NAME SECONDS COMMAND...`: a program that hangs does not keep the others from running.
 run() {
-    local name=$1
-    shift
+    local name=$1 seconds=$2
+    shift 2
     echo "== $name"
-    "$@" >"$results/$name.txt" 2>&1
+    local began=$SECONDS
+    timeout "$seconds" "$@" >"$results/$name.txt" 2>&1
     local code=$?
     grep -E '^(figure:|test result|skipped)' "$results/$name.txt" || true
+    echo "{\"part\": \"$name\", \"status\": $code, \"seconds\": $((SECONDS - began))}" >>"$results/parts.jsonl"
     if [ $code -ne 0 ]; then
         echo "failed with status $code; the end of its output:"
         tail -n 20 "$results/$name.txt"
         status=1
     fi
 }
-run doctor programs/headroom doctor --redact
-run test-cuda programs/test-cuda --nocapture
-run bench-cuda programs/bench-cuda
+
+# Each test in a process of its own, since a fault that sticks to a device would fail all that follow: some at a time, and those that
+# fail once more by themselves, where no other takes memory of the same GPU.
+one_test() {
+    local name=$1 code
+    timeout 90 programs/test-cuda --nocapture --exact "$name" >"$results/tests/${name//:/_}.txt" 2>&1
+    code=$?
+    if [ $code -eq 0 ]; then echo "$name" >>"$results/tests/passed"; else echo "$name" >>"$results/tests/$2"; fi
+}
+run_tests() {
+    mkdir -p "$results/tests"
+    programs/test-cuda --list 2>/dev/null | sed -n 's/: test$//p' >"$results/tests/all"
+    export -f one_test && export results
+    xargs -P "${AT_A_TIME:-4}" -I{} bash -c 'one_test {} again' <"$results/tests/all"
+    touch "$results/tests/again" "$results/tests/passed"
+    while read -r name; do one_test "$name" failed; done <"$results/tests/again"
+}
+# What has run when it is asked for.
+tests_passed() {
+    local skipped
+    skipped=$(grep -l '^skipped' "$results"/tests/*.txt | wc -l)
+    echo "test result: $(wc -l <"$results/tests/passed") of $(wc -l <"$results/tests/all") passed, of these $skipped skipped as a real GPU cannot be made to do it"
+    grep -vxF -f "$results/tests/passed" "$results/tests/all" | while read -r name; do
+        echo "not passed: $name"
+        grep -v '^$' "$results/tests/${name//:/_}.txt" 2>/dev/null | tail -n 12
+    done
+    cmp -s <(sort "$results/tests/passed") <(sort "$results/tests/all")
+}
+export -f run_tests one_test && export results
+
+run doctor 60 programs/headroom doctor --redact
+run bench-cuda "${BENCH_SECONDS:-240}" programs/bench-cuda ${BENCH_OPTIONS:-}
 # The simulated driver takes seconds for a step.
 [ "$HEADROOM_CUDA" = real ] && steps=45 || steps=2
-run train_text programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md cuda-out-of-memory.md promises.md
+run train_text 60 programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md cuda-out-of-memory.md promises.md
+run test-cuda "${TEST_SECONDS:-300}" bash -c run_tests
+tests_passed | tee "$results/tests.txt"
+[ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 exit $status

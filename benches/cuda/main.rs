@@ -4,6 +4,9 @@
 //! `cargo bench --features cuda --bench cuda [-- --quick]`. On the simulated driver it runs as well, so that it is known to, but its
 //! times say nothing about a GPU and are no figures.
 
+#[path = "../nn/composed.rs"]
+mod composed;
+mod layers;
 mod on_host;
 mod optimizers;
 #[path = "../support/mod.rs"]
@@ -305,5 +308,8 @@ fn main() -> Result<()> {
     keeping_a_limit(&scale)?;
     recovering(&scale)?;
     optimizers::against_others(&scale)?;
-    on_host::moments(&scale)
+    on_host::moments(&scale)?;
+    layers::against_others(&DeviceMemory::cuda(0).open()?)?;
+    layers::print_pytorchs();
+    Ok(())
 }

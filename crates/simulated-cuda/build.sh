@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the simulated CUDA libraries into a folder, for linking (-L) and for running (LD_LIBRARY_PATH).
+# Builds the simulated CUDA libraries into a folder, for running (LD_LIBRARY_PATH), and into its folder `stubs` for linking (-L).
 # Usage: build.sh OUT_DIR
 set -euo pipefail
 out=${1:?folder for the libraries}
@@ -16,11 +16,25 @@ if ! cmp -s "$built" "$out/libcuda.so.1"; then
 fi
 ln -sf libcuda.so.1 "$out/libcuda.so"
 
-# The other libraries are empty: their functions come from libcuda, on which they depend.
-for name in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13 libnvidia-ml.so.1 libnccl.so.2; do
+# The other libraries are empty: their functions come from libcuda, on which they depend. A program that is linked with those would need
+# libcuda alone, and would not find cuBLAS on a machine with a GPU. So it is linked with stubs, each with the names of its library.
+mkdir -p "$out/stubs"
+names=$(nm -D --defined-only "$out/libcuda.so.1" | awk '{ print $3 }')
+while read -r name pattern; do
     if [ ! -e "$out/$name" ]; then
         cc -shared -nostdlib -x c /dev/null -o "$out/$name" -Wl,-soname,"$name" -Wl,--no-as-needed -x none \
             "$out/libcuda.so.1" -Wl,-rpath,'$ORIGIN'
     fi
     ln -sf "$name" "$out/${name%.so.*}.so"
-done
+    grep -E "$pattern" <<<"$names" | sed 's/.*/void &(void) {}/' |
+        cc -shared -nostdlib -fno-builtin -x c - -o "$out/stubs/${name%.so.*}.so" -Wl,-soname,"$name"
+done <<'LIBRARIES'
+libcuda.so.1 ^cu[A-Z]
+libcudart.so.13 ^(__)?cuda[A-Z]
+libcublas.so.13 ^cublas([A-KM-Z]|L[^t])
+libcublasLt.so.13 ^cublasLt
+libcurand.so.10 ^curand
+libnvrtc.so.13 ^nvrtc
+libnvidia-ml.so.1 ^nvml
+libnccl.so.2 ^nccl
+LIBRARIES

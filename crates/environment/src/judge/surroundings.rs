@@ -80,26 +80,19 @@ fn described(folders: &Folders<'_>) -> String {
     joined(folders, "; ")
 }
 
-/// Different files of one name: the loader takes the first.
+/// Different files of one name: the loader takes the first. A file whose name has no version, as in Python's packages, may be the same.
 fn twice(libraries: &Libraries, findings: &mut Findings) {
     let mut names = BTreeMap::<&str, Vec<&Library>>::new();
     for library in &libraries.on_path {
-        if !library.is_compat() && !MPI.contains(&library.name) {
+        if library.version.is_some() && !library.is_compat() && !MPI.contains(&library.name) {
             names.entry(&library.soname).or_default().push(library);
         }
     }
-    let described = |library: &Library| {
-        let version = library.version.map(|version| version.to_string());
-        let version = version.as_deref().unwrap_or("?");
-        format!("{version} in {}", library.folder)
-    };
-    for (soname, files) in names {
-        let later = files.iter().find(|later| later.version != files[0].version);
-        if let Some(later) = later {
-            let (first, later) = (described(files[0]), described(later));
-            let seen = format!("{soname} is {first} and {later}; the first is used");
-            findings.add(code::LIBRARY_TWICE, seen);
-        }
+    let differ = |files: &Vec<&Library>| files.iter().any(|file| file.version != files[0].version);
+    let differing = names.into_values().filter(differ).flatten();
+    let folders = by_folder(differing);
+    if !folders.is_empty() {
+        findings.add(code::LIBRARY_TWICE, described(&folders));
     }
 }
 

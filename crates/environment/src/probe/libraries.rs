@@ -32,7 +32,7 @@ pub(crate) struct Library {
     /// Of the interface, by the name.
     pub(crate) major: u32,
     pub(crate) folder: String,
-    /// The version of the file at the end of the links.
+    /// The version of the file at the end of the links, if its name has more of it than the major number.
     pub(crate) version: Option<Version>,
 }
 
@@ -226,5 +226,6 @@ fn name_of(soname: &str) -> Option<(&'static str, u32)> {
 
 fn version_of(path: &Path) -> Option<Version> {
     let file = path.file_name()?.to_str()?;
-    Version::parse(file.split_once(".so.")?.1)
+    let (_, version) = file.split_once(".so.")?;
+    Version::parse(version).filter(|_| version.contains('.'))
 }

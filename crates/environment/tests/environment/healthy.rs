@@ -162,6 +162,23 @@ fn libraries_of_another_word_size() {
         .file("/etc/ld.so.conf.d/i386.conf", format!("{folder}\n")));
 }
 
+/// Python's packages name their files by the major version alone: nothing says that they are other versions than the toolkit's.
+#[test]
+fn libraries_of_python_packages_before_the_toolkit() {
+    let packages = "/opt/venv/nvidia/cu13/lib";
+    let names = ["libcublas.so.13", "libcudart.so.13", "libcurand.so.10"];
+    let machine = names.into_iter().fold(Machine::healthy(), |machine, name| {
+        machine.file(&format!("{packages}/{name}"), "")
+    });
+    let report = fit(machine.variable("LD_LIBRARY_PATH", packages));
+    let found = report
+        .findings()
+        .iter()
+        .find(|found| found.code.id == "HR-400");
+    let seen = found.expect("the libraries").seen.to_string();
+    assert!(seen.contains("libcudart.so.13, libcublas.so.13"), "{seen}");
+}
+
 /// NVML and CUDA work, so unused libraries do not matter.
 #[test]
 fn a_stale_library_of_the_driver() {
