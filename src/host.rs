@@ -2,16 +2,14 @@ use std::fs;
 
 /// The name of this machine.
 pub(crate) fn name() -> String {
-    let files = ["/proc/sys/kernel/hostname", "/etc/hostname"];
-    let name = files.iter().find_map(|file| fs::read_to_string(file).ok());
-    let name = name
-        .or_else(|| std::env::var("HOSTNAME").ok())
-        .unwrap_or_default();
-    let name = name.trim();
-    match name.is_empty() || name.contains(char::is_whitespace) {
-        true => "localhost".to_owned(),
-        false => name.to_owned(),
-    }
+    #[cfg(unix)]
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    #[cfg(not(unix))]
+    let name = "localhost".to_owned();
+    name
 }
 
 /// A name that no other running machine has, or nothing; the containers of one machine share it.

@@ -2,6 +2,7 @@
 //! those of one layer of Llama-3-8B in bf16, and of a language model of 10.7 million parameters in f32.
 
 use std::process::Command;
+use std::time::Instant;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
@@ -63,8 +64,10 @@ fn var(device: &Device, shape: &[usize]) -> Result<Tensor> {
     Ok(Var::from_tensor(&values)?.into_inner())
 }
 
+/// The sum is taken of rows first: candle gives one block of threads to each number of a sum.
 fn walk_back(output: Tensor) -> Result<()> {
-    output.sum_all()?.backward().map(drop)
+    let sums = output.sum(D::Minus1)?;
+    sums.sum_all()?.backward().map(drop)
 }
 
 pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
@@ -79,13 +82,15 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
         compare(
             memory,
             &format!("attention_{tokens}"),
-            Box::new(|| walk_back(nn::attention(&q, &k, &v, &causal)?)),
+            // As it lies in memory.
+            Box::new(|| walk_back(nn::attention(&q, &k, &v, &causal)?.transpose(1, 2)?)),
             plain.then(|| -> Run<'_> { Box::new(|| walk_back(plain_attention(&q, &k, &v)?)) }),
         )?;
     }
 
     let x = var(device, &[sizes.tokens, sizes.width])?;
     let (weight, bias) = (var(device, &[sizes.width])?, var(device, &[sizes.width])?);
+    compare(memory, "sum_alone", Box::new(|| walk_back(x.clone())), None)?;
     compare(
         memory,
         "rms_norm",
@@ -118,9 +123,13 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
     compare(
         memory,
         "linear_cross_entropy",
-        Box::new(|| walk_back(linear_cross_entropy(&x, &head, &targets, &options)?)),
+        Box::new(|| {
+            let loss = linear_cross_entropy(&x, &head, &targets, &options)?;
+            loss.backward().map(drop)
+        }),
         Some(Box::new(|| {
-            walk_back(loss::cross_entropy(&x.matmul(&head.t()?)?, &targets)?)
+            let loss = loss::cross_entropy(&x.matmul(&head.t()?)?, &targets)?;
+            loss.backward().map(drop)
         })),
     )?;
     drop((head, targets));
@@ -134,7 +143,25 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
         Some(Box::new(|| walk_back(layer.forward_plain(&x)?))),
     )?;
     drop((layer, x));
-    language_model(memory)
+    language_model(memory, "language_model")
+}
+
+/// The same without an event for each use of a tensor, which cudarc records where there are several streams.
+pub fn without_events(memory: &DeviceMemory) -> candle_headroom::Result<()> {
+    // SAFETY: all tensors are used on the stream of this device alone.
+    unsafe { memory.device().as_cuda_device()?.disable_event_tracking() };
+    language_model(memory, "language_model_without_events")
+}
+
+/// The one of our layers that `--only NAME` asks for.
+pub fn only() -> Option<String> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--only");
+    arguments.nth(1)
+}
+
+/// Whether `--once` asks for each of our layers a single time, for a profiler.
+pub fn is_once() -> bool {
+    std::env::args().any(|argument| argument == "--once")
 }
 
 /// Times and peaks of one operation, ours and plain.
@@ -144,6 +171,13 @@ fn compare<'a>(
     ours: Run<'a>,
     plain: Option<Run<'a>>,
 ) -> candle_headroom::Result<()> {
+    if only().is_some_and(|only| only != name) {
+        return Ok(());
+    }
+    if is_once() {
+        ours()?;
+        return Ok(memory.device().synchronize()?);
+    }
     let peak = |run: &Run<'_>| -> candle_headroom::Result<f64> {
         memory.trim()?;
         let scope = memory.peak_scope();
@@ -305,7 +339,7 @@ pub fn print_pytorchs() {
 }
 
 /// A step with AdamW of the model of `train_text` at 10.7 million parameters, 64 texts of 256 bytes.
-fn language_model(memory: &DeviceMemory) -> candle_headroom::Result<()> {
+fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<()> {
     let (context, width, heads, layers, samples) = match is_real() {
         true => (256, 384, 6, 6, 64),
         false => (4, 8, 2, 1, 2),
@@ -335,9 +369,23 @@ fn language_model(memory: &DeviceMemory) -> candle_headroom::Result<()> {
     let optimizer = std::cell::RefCell::new(optimizer);
     let candles = candle_nn::AdamW::new(maps[1].all_vars(), ParamsAdamW::default())?;
     let candles = std::cell::RefCell::new(candles);
+    let wait = || device.synchronize();
+    for _ in 0..if is_once() { 0 } else { 3 } {
+        let began = Instant::now();
+        let loss = model.loss(&bytes, &bytes)?;
+        wait()?;
+        let forward = began.elapsed();
+        let gradients = loss.backward()?;
+        wait()?;
+        let backward = began.elapsed() - forward;
+        optimizer.borrow_mut().commit(&gradients)?;
+        wait()?;
+        let update = began.elapsed() - forward - backward;
+        println!("language_model: forward {forward:?}, backward {backward:?}, update {update:?}");
+    }
     compare(
         memory,
-        "language_model",
+        name,
         Box::new(|| {
             let gradients = model.loss(&bytes, &bytes)?.backward()?;
             let committed = optimizer.borrow_mut().commit(&gradients);

@@ -301,6 +301,9 @@ fn open_questions(scale: &Scale) -> Result<()> {
 
 fn main() -> Result<()> {
     let scale = Scale::new();
+    if layers::is_once() || layers::only().is_some() {
+        return layers::against_others(&DeviceMemory::cuda(0).open()?);
+    }
     open_questions(&scale)?;
     against_a_loop_by_hand(&scale)?;
     against_the_default_pool(&scale)?;
@@ -310,6 +313,7 @@ fn main() -> Result<()> {
     optimizers::against_others(&scale)?;
     on_host::moments(&scale)?;
     layers::against_others(&DeviceMemory::cuda(0).open()?)?;
+    layers::without_events(&DeviceMemory::cuda(0).open()?)?;
     layers::print_pytorchs();
     Ok(())
 }

@@ -289,8 +289,8 @@ pub(super) struct Name {
 /// The running system whose processes share locks, and this process of it: hosts that share a folder may have processes of the same
 /// number, so it is a random one.
 static WRITER: LazyLock<String> = LazyLock::new(|| {
-    let boot = fs::read("/proc/sys/kernel/random/boot_id");
-    let host = crc32fast::hash(&boot.unwrap_or_else(|_| host::name().into()));
+    let boot = Some(host::boot()).filter(|id| !id.is_empty());
+    let host = crc32fast::hash(boot.unwrap_or_else(host::name).as_bytes());
     let process = RandomState::new().hash_one(()) as u32;
     format!("{host:08x}-{process:08x}")
 });

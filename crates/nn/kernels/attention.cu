@@ -5,7 +5,7 @@
 #include "rows.cuh"
 
 struct Chunk {
-    uint64_t heads;
+    uint64_t heads; // of a sample, in the chunk
     uint64_t queries; // of the chunk
     uint64_t keys;    // of the chunk: the first ones
     uint64_t first;   // query
@@ -19,7 +19,10 @@ struct Chunk {
     double factor;             // of weights that dropout keeps; 0 without dropout
     uint64_t seed;             // of dropout
     uint64_t threshold;
+    uint64_t first_head;  // among those of all samples
+    uint64_t value_width; // of a row of values
 };
+static_assert(sizeof(Chunk) == 19 * 8, "src/attention/chunks/kernels.rs passes 19 numbers of 8 bytes");
 
 // The maximum of a row that sees nothing: exp(-infinity - it) is 0.
 template <typename W> struct Least;
@@ -53,13 +56,12 @@ template <typename T> struct Row {
         const int64_t nearest = (int64_t)query + chunk.first_seen, last = (int64_t)query + chunk.last_seen;
         from = nearest < 0 ? 0 : (uint64_t)nearest;
         seen = last < 0 ? 0 : (uint64_t)last >= chunk.keys ? chunk.keys : (uint64_t)last + 1;
-        first_score = ((batch * chunk.heads + head) * chunk.all_queries + query) * chunk.all_keys;
+        first_score = ((chunk.first_head + batch * chunk.heads + head) * chunk.all_queries + query) * chunk.all_keys;
         start = row * chunk.keys;
     }
 
     // What softmax takes. `slope` is the derivative of soft capping.
-    __device__ W logit(T score, uint64_t key, W &slope) const {
-        W x = widen(score);
+    __device__ W logit(W x, uint64_t key, W &slope) const {
         slope = 1;
         if (chunk.softcap > 0) {
             const W cap = (W)chunk.softcap;
@@ -68,8 +70,12 @@ template <typename T> struct Row {
             x = t * cap;
         }
         x = mask == nullptr ? x : x + widen(mask[key * chunk.mask_strides[3]]);
-        const int64_t distance = at - (int64_t)key;
-        return x - alibi * (W)(distance < 0 ? -distance : distance);
+        // Numbers of 64 bits are slow to convert.
+        if (alibi != 0) {
+            const int64_t distance = at - (int64_t)key;
+            x -= alibi * (W)(distance < 0 ? -distance : distance);
+        }
+        return x;
     }
 
     // What dropout multiplies a weight by.
@@ -86,73 +92,75 @@ template <typename T> struct Row {
     }
 };
 
-// For each row its maximum and 1 / the sum of exp(x - maximum), or 0 if it sees nothing.
+// Scores to weights after dropout, and for each row its maximum and 1 / the sum of exp(x - maximum), or 0 if it sees nothing. A row is
+// read twice: each thread keeps the sum of what it has seen relative to the largest so far.
 template <typename T>
-static __device__ void attention_sums(const Chunk &chunk, const T *mask, const Wide<T> *slopes, const T *scores,
-                                      Wide<T> *statistics) {
+static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *slopes,
+                                         const Wide<T> *scores, Wide<T> *statistics, T *weights) {
     typedef Wide<T> W;
     const Row<T> row(chunk, mask, slopes);
     W slope;
-    W most = Least<W>::value;
+    W own = Least<W>::value, sum = 0;
     for (uint64_t key = row.from + threadIdx.x; key < row.seen; key += blockDim.x) {
         const W x = row.logit(scores[row.start + key], key, slope);
-        most = most >= x ? most : x;
+        if (x > own) {
+            sum = sum * exp(own - x) + 1;
+            own = x;
+        } else {
+            sum += exp(x - own);
+        }
     }
-    most = over_block<Maximum>(most);
-    W sum = 0;
-    for (uint64_t key = row.from + threadIdx.x; key < row.seen; key += blockDim.x) {
-        sum += exp(row.logit(scores[row.start + key], key, slope) - most);
-    }
-    sum = over_block<Sum>(sum);
+    const W most = over_block<Maximum>(own);
+    sum = over_block<Sum>(sum * exp(own - most));
+    const W inverse = sum == 0 ? 0 : 1 / sum;
     if (threadIdx.x == 0) {
         statistics[2 * blockIdx.x] = most;
-        statistics[2 * blockIdx.x + 1] = sum == 0 ? 0 : 1 / sum;
+        statistics[2 * blockIdx.x + 1] = inverse;
     }
-}
-
-// Scores to weights after dropout, in place.
-template <typename T>
-static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *slopes,
-                                         const Wide<T> *statistics, T *scores) {
-    typedef Wide<T> W;
-    const Row<T> row(chunk, mask, slopes);
-    const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
-        W weight = 0, slope;
+        W weight = 0;
         if (key >= row.from && key < row.seen) {
             weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse * row.kept(key);
         }
-        scores[row.start + key] = narrow<T>(weight);
+        weights[row.start + key] = narrow<T>(weight);
     }
 }
 
-// Gradients of weights to gradients of scores, in place.
+// Scores to weights after dropout, and gradients of weights to gradients of scores. Of each row of weights, the sum of weight * gradient is
+// that of output * its gradient.
 template <typename T>
 static __device__ void attention_gradients(const Chunk &chunk, const T *mask, const Wide<T> *slopes,
-                                           const Wide<T> *statistics, const Wide<T> *sums, const T *scores,
-                                           T *gradients) {
+                                           const Wide<T> *statistics, const T *outputs, const T *of_outputs,
+                                           const Wide<T> *scores, const Wide<T> *gradients, T *weights,
+                                           T *of_scores) {
     typedef Wide<T> W;
     const Row<T> row(chunk, mask, slopes);
     const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
-    const W sum = sums[blockIdx.x];
+    const uint64_t values = blockIdx.x * chunk.value_width;
+    W sum = 0;
+    for (uint64_t at = threadIdx.x; at < chunk.value_width; at += blockDim.x) {
+        sum += widen(outputs[values + at]) * widen(of_outputs[values + at]);
+    }
+    sum = over_block<Sum>(sum);
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
-        W gradient = 0;
+        W weight = 0, gradient = 0;
         if (key >= row.from && key < row.seen) {
             W slope;
-            const W weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse;
-            gradient = weight * (widen(gradients[row.start + key]) * row.kept(key) - sum) * slope;
+            const W whole = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse;
+            const W kept = row.kept(key);
+            weight = whole * kept;
+            gradient = whole * (gradients[row.start + key] * kept - sum) * slope;
         }
-        gradients[row.start + key] = narrow<T>(gradient);
+        weights[row.start + key] = narrow<T>(weight);
+        of_scores[row.start + key] = narrow<T>(gradient);
     }
 }
 
-KERNEL(attention_sums,
-       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const T *scores, Wide<T> *statistics),
-       (chunk, mask, slopes, scores, statistics))
 KERNEL(attention_weights,
-       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *statistics, T *scores),
-       (chunk, mask, slopes, statistics, scores))
+       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *scores, Wide<T> *statistics,
+        T *weights),
+       (chunk, mask, slopes, scores, statistics, weights))
 KERNEL(attention_gradients,
-       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *statistics, const Wide<T> *sums,
-        const T *scores, T *gradients),
-       (chunk, mask, slopes, statistics, sums, scores, gradients))
+       (const Chunk chunk, const T *mask, const Wide<T> *slopes, const Wide<T> *statistics, const T *outputs,
+        const T *of_outputs, const Wide<T> *scores, const Wide<T> *gradients, T *weights, T *of_scores),
+       (chunk, mask, slopes, statistics, outputs, of_outputs, scores, gradients, weights, of_scores))

@@ -6,6 +6,7 @@ use crate::check::{
     same_bits,
 };
 use crate::gpu::gpu;
+use crate::simulator::Simulator;
 
 /// q, k and v for (batch, heads, key heads, queries, keys, width, value width).
 fn inputs(sizes: [usize; 7]) -> [Tensor; 3] {
@@ -64,6 +65,19 @@ fn several_chunks() -> Result<()> {
     compare([1, 1, 1, 1030, 3, 1, 1], &|_| Ok(Attention::default()))?;
     compare([1, 1, 1, 1030, 3, 1, 1], &|_| {
         Ok(Attention::default().causal())
+    })
+}
+
+/// Parts of heads, and chunks of queries in them.
+#[test]
+fn several_parts() -> Result<()> {
+    if Simulator::of(0).is_some() {
+        eprintln!("skipped: the simulated driver takes minutes for so many scores");
+        return Ok(());
+    }
+    let slopes = Tensor::new(&[0.01f32, 0.005, 0.0025, 0.00125], &Device::Cpu)?;
+    compare([2, 4, 2, 1100, 9000, 8, 8], &|_| {
+        Ok(Attention::default().causal().alibi(&slopes).dropout(0.2))
     })
 }
 

@@ -21,7 +21,7 @@ use crate::graph::{Backward, Gradients, record};
 ///
 /// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
 /// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
-/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. With a mask
+/// 16 queries for each thread, else in chunks of at most 256 MiB. Scores and statistics are in f32, and so is everything on the CPU. With a mask
 /// that leads to a Var the backward pass on the CPU is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// ```
@@ -108,7 +108,8 @@ fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, T
         return Ok((Tensor::zeros(outputs, dtype, q.device())?, statistics));
     }
     if !q.device().is_cpu() {
-        return chunks::forward(rule, [q, k, v]);
+        let most = chunks::most_scores(dtype, q.device());
+        return chunks::forward(rule, [q, k, v], most);
     }
     let rule = rule.in_type(wide)?;
     let [q, k, v] = [q.to_dtype(wide)?, k.to_dtype(wide)?, v.to_dtype(wide)?];
@@ -131,17 +132,18 @@ fn backward(rule: &Rule, statistics: &Tensor, given: &Backward<4>) -> Result<Gra
     );
     let all = [q, k, v, &output, &gradient];
     let (dtype, wide) = (q.dtype(), wide(q.dtype()));
+    let most = chunks::most_scores(dtype, q.device());
     let gradients = if q.device().is_cpu() {
         let rule = rule.in_type(wide)?;
         let [q, k, v, output, gradient] = all.map(|tensor| tensor.to_dtype(wide));
         let all = [&q?, &k?, &v?, &output?, &gradient?];
         match wide {
-            _ if of_mask => chunks::backward(&rule, all, statistics, true)?,
+            _ if of_mask => chunks::backward(&rule, all, statistics, true, most)?,
             DType::F64 => tiles::backward::<f64>(&rule, all, statistics)?,
             _ => tiles::backward::<f32>(&rule, all, statistics)?,
         }
     } else {
-        chunks::backward(rule, all, statistics, of_mask)?
+        chunks::backward(rule, all, statistics, of_mask, most)?
     };
     let gradients = gradients.map(|found| found.map(|found| found.to_dtype(dtype)).transpose());
     let [dq, dk, dv, dmask] = gradients;

@@ -284,6 +284,8 @@ pub struct Rule {
     pub mask: Option<Tensor>,
     /// ALiBi's slopes (heads), contiguous, in the type of sums.
     pub slopes: Option<Tensor>,
+    /// The first head among those of all samples: not 0 in a part.
+    pub first_head: usize,
     /// The key at the position of the first query.
     pub offset: i64,
     /// The first and the last key that the first query sees, if there were so many; each query sees one further than that before it.
@@ -331,6 +333,7 @@ impl Rule {
             dropout: Dropout::new(options.dropout)?,
             mask: mask.transpose()?,
             slopes: slopes.transpose()?,
+            first_head: 0,
             offset,
             seen: seen.map(|key| key.clamp(-queries, keys)),
         })
@@ -350,9 +353,29 @@ impl Rule {
         seen.start.saturating_sub(first)..seen.end.saturating_sub(first)
     }
 
+    /// The same rule for some samples and key heads: for all key heads, or of one sample.
+    pub fn part(&self, samples: &Range<usize>, key_heads: &Range<usize>) -> Result<Self> {
+        let (mut part, group) = (self.clone(), self.sizes.group());
+        let (first, heads) = (key_heads.start * group, key_heads.len() * group);
+        let of_dims = [(0, samples.start, samples.len()), (1, first, heads)];
+        for (dim, start, len) in of_dims {
+            if let Some(mask) = part.mask.take_if(|mask| mask.dims()[dim] > 1) {
+                part.mask = Some(mask.narrow(dim, start, len)?);
+            }
+        }
+        let slopes = self.slopes.as_ref();
+        let slopes = slopes.map(|slopes| slopes.narrow(0, first, heads));
+        part.slopes = slopes.transpose()?;
+        part.first_head += samples.start * self.sizes.heads + first;
+        part.sizes.batch = samples.len();
+        (part.sizes.heads, part.sizes.key_heads) = (heads, key_heads.len());
+        Ok(part)
+    }
+
     /// The position of the first of a query's scores in all scores.
     pub fn first_score(&self, batch: usize, head: usize, query: usize) -> u64 {
-        let row = (batch * self.sizes.heads + head) as u64 * self.sizes.queries as u64;
+        let head = self.first_head + batch * self.sizes.heads + head;
+        let row = head as u64 * self.sizes.queries as u64;
         (row + query as u64).wrapping_mul(self.sizes.keys as u64)
     }
 

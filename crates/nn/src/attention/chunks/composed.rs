@@ -3,10 +3,10 @@
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{Chunk, Found};
-use crate::attention::rule::{Dropout, wide};
+use crate::attention::rule::Dropout;
 
-pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (scores, dtype) = (Logits::new(chunk, scores)?, scores.dtype());
+pub fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
+    let scores = Logits::new(chunk, scores)?;
     // At least a number: a row of −∞ gives zeros.
     let most = scores.masked.max_keepdim(D::Minus1)?;
     let most = most.maximum(least(most.dtype()))?;
@@ -19,28 +19,30 @@ pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
         weights = (weights * kept(chunk, dropout, &scores.masked)?)?;
     }
     let statistics = Tensor::cat(&[most, inverses], D::Minus1)?;
-    Ok((weights.to_dtype(dtype)?, statistics))
+    Ok([weights.to_dtype(dtype)?, statistics])
 }
 
 pub fn differentiate(
     chunk: &Chunk,
     [scores, gradients]: [&Tensor; 2],
-    [statistics, sums]: [&Tensor; 2],
+    [statistics, output, gradient]: [&Tensor; 3],
     of_mask: bool,
 ) -> Result<Found> {
-    let dtype = scores.dtype();
+    let (dtype, wide) = (output.dtype(), scores.dtype());
+    // Σ weight · gradient of each row.
+    let sums = (output.to_dtype(wide)? * gradient.to_dtype(wide)?)?.sum_keepdim(D::Minus1)?;
     let scores = Logits::new(chunk, scores)?;
     let (most, inverses) = (statistics.narrow(3, 0, 1)?, statistics.narrow(3, 1, 1)?);
     let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
     let mut weights = exponentials.broadcast_mul(&inverses)?;
-    let mut gradients = gradients.to_dtype(wide(dtype))?;
+    let mut gradients = gradients.clone();
     let dropout = chunk.rule.dropout.as_ref();
     let kept = dropout.map(|dropout| kept(chunk, dropout, &weights));
     let kept = kept.transpose()?;
     if let Some(kept) = &kept {
         gradients = (gradients * kept)?;
     }
-    gradients = (&weights * gradients.broadcast_sub(&sums.unsqueeze(D::Minus1)?)?)?;
+    gradients = (&weights * gradients.broadcast_sub(&sums)?)?;
     if let Some(kept) = &kept {
         weights = (weights * kept)?;
     }
@@ -73,7 +75,7 @@ struct Logits {
 impl Logits {
     fn new(chunk: &Chunk, scores: &Tensor) -> Result<Self> {
         let rule = chunk.rule;
-        let mut masked = scores.to_dtype(wide(scores.dtype()))?;
+        let mut masked = scores.clone();
         let mut slopes = None;
         if let Some(cap) = rule.softcap {
             let tanh = (masked / cap)?.tanh()?;

@@ -1,78 +1,78 @@
 //! What happens to a chunk of scores, by kernels on CUDA.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Shape, Tensor};
 
 use super::Chunk;
 use crate::attention::rule::{NAME, wide};
 use crate::kernel::cuda::{Argument, Launch, Module, each_row, module};
-use crate::kernel::{InPlace, in_place, mismatch};
+use crate::kernel::mismatch;
 
 const ATTENTION: Module = module!("attention");
 
-/// Turns scores into weights in place; the statistics.
-pub fn weights(chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
+/// The weights in a type, from scores in the type of sums, and the statistics.
+pub fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
     let sizes = chunk.rule.sizes;
-    let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
-    let dtype = scores.dtype();
-    let statistics = Tensor::zeros(rows, wide(dtype), scores.device())?;
-    let (scores, sums) = ((scores, dtype, chunk.keys), (&statistics, wide(dtype), 2));
-    run(chunk, "attention_sums", dtype, &[scores, sums])?;
-    run(chunk, "attention_weights", dtype, &[sums, scores])?;
-    Ok(statistics)
+    let statistics = Shape::from((sizes.batch, sizes.heads, chunk.queries, 2));
+    let targets = [(statistics, wide(dtype)), (scores.shape().clone(), dtype)];
+    let sources = [(scores, wide(dtype), chunk.keys)];
+    let [statistics, weights] = run(chunk, "attention_weights", dtype, &sources, targets)?;
+    Ok([weights, statistics])
 }
 
-/// Turns gradients of weights into gradients of scores, and scores into weights, in place. Given also the statistics and
-/// Σ weight · gradient of each row.
+/// The weights, and the gradients of scores, from scores and the gradients of weights in the type of sums. Given also the statistics, and the rows
+/// of the output and of its gradient, whose type all have.
 pub fn differentiate(
     chunk: &Chunk,
     [scores, gradients]: [&Tensor; 2],
-    [statistics, sums]: [&Tensor; 2],
-) -> Result<()> {
-    let dtype = scores.dtype();
-    let [scores, gradients] = [scores, gradients].map(|tensor| (tensor, dtype, chunk.keys));
-    let (statistics, sums) = ((statistics, wide(dtype), 2), (sums, wide(dtype), 1));
-    let operands = [statistics, sums, scores, gradients];
-    run(chunk, "attention_gradients", dtype, &operands)?;
-    run(chunk, "attention_weights", dtype, &[statistics, scores])
+    [statistics, output, gradient]: [&Tensor; 3],
+) -> Result<[Tensor; 2]> {
+    let (dtype, width) = (output.dtype(), chunk.rule.sizes.value_width);
+    let sources = [
+        (statistics, wide(dtype), 2),
+        (output, dtype, width),
+        (gradient, dtype, width),
+        (scores, wide(dtype), chunk.keys),
+        (gradients, wide(dtype), chunk.keys),
+    ];
+    let targets = [0; 2].map(|_| (scores.shape().clone(), dtype));
+    run(chunk, "attention_gradients", dtype, &sources, targets)
 }
 
 /// A contiguous tensor, its type, and how many numbers it has for each row of scores.
 type Operand<'a> = (&'a Tensor, DType, usize);
 
-/// Launches a kernel for scores of this type, with a block for each row. It writes the last operand and reads the others.
-fn run(chunk: &Chunk, name: &'static str, dtype: DType, operands: &[Operand]) -> Result<()> {
+/// Launches a kernel for inputs of this type, with a block for each row.
+fn run<const N: usize>(
+    chunk: &Chunk,
+    name: &'static str,
+    dtype: DType,
+    sources: &[Operand],
+    targets: [(Shape, DType); N],
+) -> Result<[Tensor; N]> {
     let rule = chunk.rule;
     let rows = rule.sizes.batch * rule.sizes.heads * chunk.queries;
     let mut counts = vec![0; 2];
-    for (tensor, dtype, numbers) in operands {
-        if tensor.dtype() != *dtype || tensor.elem_count() != rows * numbers {
+    let mut given = vec![rule.mask.as_ref(), rule.slopes.as_ref()];
+    for (source, dtype, numbers) in sources {
+        if source.dtype() != *dtype || source.elem_count() != rows * numbers {
             return Err(mismatch(NAME));
         }
         counts.push(rows * numbers);
+        given.push(Some(source));
     }
-    let [inputs @ .., (into, ..)] = operands else {
-        return Err(mismatch(NAME));
-    };
-    let mut sources = vec![rule.mask.as_ref(), rule.slopes.as_ref()];
-    sources.extend(inputs.iter().map(|(input, ..)| Some(*input)));
-    in_place(NAME, into, |storage, layout| {
-        let InPlace::Cuda(storage) = storage else {
-            return Err(mismatch(NAME));
-        };
-        let device = storage.device.clone();
-        // (chunk, mask, slopes, inputs, into), of the sizes and types that were checked. The strides of a rule's mask stay within it, and there
-        // is a slope for each head; both may be null.
-        let grid = each_row(rows, chunk.keys)?;
-        let mut launch = Launch::new(ATTENTION, grid, [], counts);
-        let geometry = Box::new(geometry(chunk));
-        launch.arguments.push(Argument::Elements(geometry));
-        let targets = [(storage, Some(layout))];
-        launch.run(name, &device, dtype, &sources, targets)
-    })
+    counts.extend(targets.iter().map(|(shape, _)| shape.elem_count()));
+    let (device, ..) = sources.first().ok_or_else(|| mismatch(NAME))?;
+    let device = device.device().as_cuda_device()?;
+    // (chunk, mask, slopes, sources, targets), of the sizes and types that were checked. The strides of a rule's mask stay within it, and there
+    // is a slope for each head; both may be null.
+    let mut launch = Launch::new(ATTENTION, each_row(rows, chunk.keys)?, [], counts);
+    let geometry = Box::new(geometry(chunk));
+    launch.arguments.push(Argument::Elements(geometry));
+    launch.make(name, device, dtype, &given, targets)
 }
 
 /// The first argument of all kernels: the fields of `Chunk` in kernels/attention.cu, of 8 bytes each.
-fn geometry(chunk: &Chunk) -> [u64; 17] {
+fn geometry(chunk: &Chunk) -> [u64; 19] {
     let (rule, sizes) = (chunk.rule, chunk.rule.sizes);
     let mut mask_strides = [0; 4];
     if let Some(mask) = &rule.mask {
@@ -101,5 +101,7 @@ fn geometry(chunk: &Chunk) -> [u64; 17] {
         dropout.map_or(0, |dropout| dropout.factor.to_bits()),
         dropout.map_or(0, |dropout| dropout.seed),
         dropout.map_or(0, |dropout| dropout.threshold.into()),
+        rule.first_head as u64,
+        sizes.value_width as u64,
     ]
 }

@@ -1,4 +1,5 @@
-//! Attention on any device: chunks of queries, candle's products of matrices, and kernels between them.
+//! Attention on any device: parts of samples and heads, in them chunks of queries, products of matrices, and kernels between them. Scores and
+//! sums are in the type of sums.
 
 mod composed;
 #[cfg(feature = "cuda")]
@@ -6,34 +7,59 @@ mod kernels;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{D, Device, Result, Tensor};
+use std::ops::Range;
 
-use super::rule::{Rule, wide};
+use candle_core::{D, DType, Device, Result, Tensor};
 
-/// Bytes of a chunk of scores.
-fn most_bytes(device: &Device) -> usize {
-    match device.is_cpu() {
+use super::rule::{Rule, Sizes, wide};
+#[cfg(feature = "cuda")]
+use crate::kernel::cuda;
+
+/// How many scores a chunk has at most, which with their gradients and with what both become in the type of the inputs take 4 MiB on the CPU and
+/// 256 MiB elsewhere. Free memory has no influence, so that bits do not depend on it.
+pub fn most_scores(dtype: DType, device: &Device) -> usize {
+    let bytes = match device.is_cpu() {
         true => 4 << 20,
-        false => 64 << 20,
-    }
+        false => 256 << 20,
+    };
+    bytes / (2 * (wide(dtype).size_in_bytes() + dtype.size_in_bytes()))
 }
 
-/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).
-pub fn forward(rule: &Rule, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2). Chunks have at most `most` scores, if a
+/// query of one key head has not more.
+pub fn forward(rule: &Rule, all: [&Tensor; 3], most: usize) -> Result<(Tensor, Tensor)> {
+    let parts = Part::of(&rule.sizes, most);
+    let (mut outputs, mut statistics) = (Vec::new(), Vec::new());
+    for part in &parts {
+        let rule = rule.part(&part.samples, &part.key_heads)?;
+        let [q, k, v] = all.map(|tensor| part.narrow(tensor));
+        let (output, of_part) = forward_part(&rule, [&q?, &k?, &v?], most)?;
+        outputs.push(output);
+        statistics.push(of_part);
+    }
+    Ok((
+        joined(&parts, &outputs, 2)?,
+        joined(&parts, &statistics, 1)?,
+    ))
+}
+
+fn forward_part(rule: &Rule, [q, k, v]: [&Tensor; 3], most: usize) -> Result<(Tensor, Tensor)> {
     let (sizes, dtype, device) = (rule.sizes, q.dtype(), q.device());
     let output = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
     let output = Tensor::zeros(output, dtype, device)?;
     let mut statistics = Vec::new();
     let (k, v) = (k.contiguous()?, v.contiguous()?);
-    for chunk in chunks(rule, most_bytes(device) / dtype.size_in_bytes()) {
+    for chunk in chunks(rule, most) {
         if chunk.keys == 0 {
             let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
             statistics.push(Tensor::zeros(rows, wide(dtype), device)?);
             continue;
         }
-        let scores = chunk.scores(&chunk.scaled(q)?, &k)?;
-        let (weights, of_chunk) = weights(&chunk, scores)?;
-        let values = chunk.sums(&weights, &v)?.transpose(1, 2)?.contiguous()?;
+        let q = chunk.group(&chunk.of(q)?)?;
+        let scores = chunk.scores(rule.scale, &q, &k)?;
+        let [weights, of_chunk] = weights(&chunk, &scores, dtype)?;
+        let values = chunk.group(&weights)?.matmul(&chunk.seen(&v)?)?;
+        let values = chunk.ungroup(&values)?.transpose(1, 2)?.contiguous()?;
         output.slice_set(&values, 1, chunk.first)?;
         statistics.push(of_chunk);
     }
@@ -43,10 +69,39 @@ pub fn forward(rule: &Rule, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)>
 /// The gradients of q, k, v and, if asked for, of the mask.
 pub fn backward(
     rule: &Rule,
+    all: [&Tensor; 5],
+    statistics: &Tensor,
+    of_mask: bool,
+    most: usize,
+) -> Result<[Option<Tensor>; 4]> {
+    let of_scores = match of_mask {
+        true => usize::MAX, // one part: its scores are added up over samples and heads
+        false => most,
+    };
+    let parts = Part::of(&rule.sizes, of_scores);
+    let (mut found, mut dmask) = ([const { Vec::new() }; 3], None);
+    for part in &parts {
+        let rule = rule.part(&part.samples, &part.key_heads)?;
+        let [q, k, v, output, gradient] = all.map(|tensor| part.narrow(tensor));
+        let all = [&q?, &k?, &v?, &output?, &gradient?];
+        let statistics = part.narrow(statistics)?;
+        let (gradients, of_part) = backward_part(&rule, all, &statistics, of_mask, most)?;
+        for (found, gradient) in found.iter_mut().zip(gradients) {
+            found.push(gradient);
+        }
+        dmask = of_part;
+    }
+    let [dq, dk, dv] = found.map(|found| joined(&parts, &found, 1));
+    Ok([Some(dq?), Some(dk?), Some(dv?), dmask])
+}
+
+fn backward_part(
+    rule: &Rule,
     [q, k, v, output, gradient]: [&Tensor; 5],
     statistics: &Tensor,
     of_mask: bool,
-) -> Result<[Option<Tensor>; 4]> {
+    most: usize,
+) -> Result<([Tensor; 3], Option<Tensor>)> {
     let (dtype, device) = (q.dtype(), q.device());
     let (k, v) = (k.contiguous()?, v.contiguous()?);
     let dq = Tensor::zeros(q.shape(), dtype, device)?;
@@ -56,32 +111,84 @@ pub fn backward(
         Some(mask) => Some(Tensor::zeros(mask.shape(), wide(dtype), device)?),
         None => None,
     };
-    for chunk in chunks(rule, most_bytes(device) / dtype.size_in_bytes()) {
+    for chunk in chunks(rule, most) {
         if chunk.keys == 0 {
             continue;
         }
-        let q = chunk.scaled(q)?;
-        let gradient = chunk.of(gradient)?;
-        let sums = (gradient.to_dtype(wide(dtype))? * chunk.of(output)?.to_dtype(wide(dtype))?)?;
-        let rows = [&chunk.of(statistics)?, &sums.sum(3)?];
-        let gradient = chunk.group(&gradient)?;
-        let scores = [chunk.scores(&q, &k)?, chunk.scores(&gradient, &v)?];
-        let found = differentiate(&chunk, scores, rows, of_mask)?;
-        chunk.add(&dv, &found.weights, &gradient)?;
-        chunk.add(&dk, &found.scores, &q)?;
-        let of_chunk = (chunk.sums(&found.scores, &k)? * rule.scale)?;
-        dq.slice_set(&of_chunk, 2, chunk.first)?;
+        let rows = [
+            chunk.of(statistics)?,
+            chunk.of(output)?,
+            chunk.of(gradient)?,
+        ];
+        let (q, gradient) = (chunk.group(&chunk.of(q)?)?, chunk.group(&rows[2])?);
+        let scores = chunk.scores(rule.scale, &q, &k)?;
+        let gradients = chunk.scores(1., &gradient, &v)?;
+        let found = differentiate(&chunk, [scores, gradients], rows.each_ref(), of_mask)?;
+        let (weights, scores) = (chunk.group(&found.weights)?, chunk.group(&found.scores)?);
+        add_product(1., &chunk.seen(&dv)?, &weights.t()?, &gradient)?;
+        add_product(rule.scale, &chunk.seen(&dk)?, &scores.t()?, &q)?;
+        let of_chunk = product(rule.scale, &scores, &chunk.seen(&k)?)?;
+        dq.slice_set(&chunk.ungroup(&of_chunk.to_dtype(dtype)?)?, 2, chunk.first)?;
         if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
             into_rows(into, &chunk, &from)?;
         }
     }
     let dmask = dmask.map(|dmask| dmask.to_dtype(dtype)).transpose()?;
-    Ok([
-        Some(dq),
-        Some(dk.to_dtype(dtype)?),
-        Some(dv.to_dtype(dtype)?),
-        dmask,
-    ])
+    Ok(([dq, dk.to_dtype(dtype)?, dv.to_dtype(dtype)?], dmask))
+}
+
+/// Some samples with all their key heads, or some key heads of one sample.
+struct Part {
+    samples: Range<usize>,
+    key_heads: Range<usize>,
+    /// Key heads of all parts of a sample.
+    of_sample: usize,
+}
+
+impl Part {
+    /// Parts of which a chunk with many queries has at most so many scores. Chunks of few queries of all samples and heads would each read all keys
+    /// and values, and add to all of their gradients.
+    fn of(sizes: &Sizes, most_scores: usize) -> Vec<Self> {
+        let queries = sizes.queries.min(MOST_QUERIES);
+        let of_pair = (sizes.group() * queries).saturating_mul(sizes.keys).max(1);
+        let (pairs, of_sample) = ((most_scores / of_pair).max(1), sizes.key_heads);
+        let (samples, key_heads) = match pairs / of_sample {
+            0 => (1, pairs),
+            samples => (samples, of_sample),
+        };
+        let ranges = |all: usize, each: usize| {
+            (0..all)
+                .step_by(each)
+                .map(move |first| first..(first.saturating_add(each)).min(all))
+        };
+        let parts = ranges(sizes.batch, samples).flat_map(|samples| {
+            ranges(of_sample, key_heads).map(move |key_heads| Self {
+                samples: samples.clone(),
+                key_heads,
+                of_sample,
+            })
+        });
+        parts.collect()
+    }
+
+    /// The part of a tensor of (batch, heads or key heads, …).
+    fn narrow(&self, tensor: &Tensor) -> Result<Tensor> {
+        let (samples, heads) = (&self.samples, &self.key_heads);
+        let each = tensor.dim(1)? / self.of_sample;
+        let tensor = tensor.narrow(0, samples.start, samples.len())?;
+        tensor.narrow(1, heads.start * each, heads.len() * each)
+    }
+}
+
+/// Puts together what was computed for parts, with heads in this dimension.
+fn joined(parts: &[Part], tensors: &[Tensor], of_heads: usize) -> Result<Tensor> {
+    let heads = parts.first().map_or(1, |part| part.key_heads.len());
+    let of_sample = parts
+        .first()
+        .map_or(1, |part| part.of_sample.div_ceil(heads));
+    let samples = tensors.chunks(of_sample);
+    let samples: Result<Vec<_>> = samples.map(|heads| Tensor::cat(heads, of_heads)).collect();
+    Tensor::cat(&samples?, 0)
 }
 
 /// What a chunk of scores contributes to gradients.
@@ -93,33 +200,52 @@ struct Found {
     mask: Option<Tensor>,
 }
 
-/// Turns scores into weights; also the statistics.
-fn weights(chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
+/// The weights in a type, and the statistics.
+fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
     #[cfg(feature = "cuda")]
     if scores.device().is_cuda() {
-        let statistics = kernels::weights(chunk, &scores)?;
-        return Ok((scores, statistics));
+        return kernels::weights(chunk, scores, dtype);
     }
-    composed::weights(chunk, &scores)
+    composed::weights(chunk, scores, dtype)
 }
 
-/// Given scores and the gradients of weights, and for each row the statistics and Σ weight · gradient.
+/// Given scores and the gradients of weights, and for each row the statistics, the output and its gradient.
 fn differentiate(
     chunk: &Chunk,
     [scores, gradients]: [Tensor; 2],
-    rows: [&Tensor; 2],
+    rows: [&Tensor; 3],
     of_mask: bool,
 ) -> Result<Found> {
     #[cfg(feature = "cuda")]
     if scores.device().is_cuda() && !of_mask {
-        kernels::differentiate(chunk, [&scores, &gradients], rows)?;
+        let [weights, scores] = kernels::differentiate(chunk, [&scores, &gradients], rows)?;
         return Ok(Found {
-            weights: scores,
-            scores: gradients,
+            weights,
+            scores,
             mask: None,
         });
     }
     composed::differentiate(chunk, [&scores, &gradients], rows, of_mask)
+}
+
+/// `factor` · a · b in the type of sums. Where candle multiplies, it does so in the type of `a`, which is scaled first: scores of f16 could
+/// overflow otherwise.
+fn product(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if a.device().is_cuda() {
+        return cuda::product_of(factor, a, b);
+    }
+    (a * factor)?.matmul(b)?.to_dtype(wide(a.dtype()))
+}
+
+/// Adds `factor` · a · b to a tensor in the type of sums, which begins where its storage does.
+fn add_product(factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if a.device().is_cuda() {
+        return cuda::add_product(factor, into, a, b);
+    }
+    let sum = (into + product(factor, a, b)?)?;
+    into.slice_set(&sum, 2, 0)
 }
 
 /// Some queries of all heads and samples, and the keys that any of them sees.
@@ -133,12 +259,17 @@ struct Chunk<'a> {
 
 /// With more queries, fewer keys would be left out where a query does not see all.
 const MOST_QUERIES: usize = 1024;
+const TILE: usize = 64;
 
 /// Chunks of at most this many scores, if a query of all heads has not more.
 fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk<'_>> {
     let sizes = rule.sizes;
     let of_query = (sizes.batch * sizes.heads * sizes.keys).max(1);
-    let most = (most_scores / of_query).clamp(1, MOST_QUERIES);
+    let most = match (most_scores / of_query).clamp(1, MOST_QUERIES) {
+        // cuBLAS's fast products take multiples of 8, and are fastest with whole tiles.
+        many @ TILE.. => many - many % TILE,
+        few => few,
+    };
     (0..sizes.queries).step_by(most).map(move |first| {
         let queries = most.min(sizes.queries - first);
         let keys = rule.seen(first + queries - 1).end;
@@ -157,11 +288,9 @@ impl Chunk<'_> {
         tensor.narrow(2, self.first, self.queries)?.contiguous()
     }
 
-    /// The chunk's queries, scaled, as (batch, key heads, group · queries, width): scores that are scaled
-    /// first do not overflow in f16.
-    fn scaled(&self, q: &Tensor) -> Result<Tensor> {
-        let q = (q.narrow(2, self.first, self.queries)? * self.rule.scale)?;
-        self.group(&q)
+    /// What the chunk sees of a tensor of (batch, key heads, keys, …).
+    fn seen(&self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.narrow(2, 0, self.keys)
     }
 
     /// The chunk's part of a rule's mask.
@@ -188,21 +317,9 @@ impl Chunk<'_> {
         tensor.reshape((sizes.batch, sizes.heads, self.queries, width))
     }
 
-    /// x · yᵀ of something grouped and of keys or values, as (batch, heads, queries, keys).
-    fn scores(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        self.ungroup(&x.matmul(&y.narrow(2, 0, self.keys)?.t()?)?)
-    }
-
-    /// x · y of scores or weights and of keys or values, as (batch, heads, queries, width).
-    fn sums(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        self.ungroup(&self.group(x)?.matmul(&y.narrow(2, 0, self.keys)?)?)
-    }
-
-    /// Adds leftᵀ · right to the gradients of the chunk's keys or values. `right` is grouped.
-    fn add(&self, into: &Tensor, left: &Tensor, right: &Tensor) -> Result<()> {
-        let product = self.group(left)?.t()?.matmul(right)?;
-        let sum = (into.narrow(2, 0, self.keys)? + product.to_dtype(into.dtype())?)?;
-        into.slice_set(&sum, 2, 0)
+    /// `factor` · x · yᵀ of something grouped and of keys or values, as (batch, heads, queries, keys), in the type of sums.
+    fn scores(&self, factor: f64, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        self.ungroup(&product(factor, x, &self.seen(y)?.t()?)?)
     }
 }
 

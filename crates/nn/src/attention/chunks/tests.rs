@@ -26,17 +26,23 @@ fn chunks_agree_with_tiles() -> Result<()> {
         values[5..10].fill(number);
         let mask = Tensor::new(&values, &Device::Cpu)?.reshape((3, 5))?;
         let options = Attention::default().mask(&mask);
-        for options in [options.clone(), options.causal().softcap(1.5).dropout(0.3)] {
+        let slopes = Tensor::new(&[0.5, 0.25, 0.125, 0.0625], &Device::Cpu)?;
+        let many = options.clone().causal().softcap(1.5).dropout(0.3);
+        for options in [options, many.alibi(&slopes)] {
             let rule = Rule::new(&q, &k, &v, &options)?;
-            let (output, statistics) = super::forward(&rule, [&q, &k, &v])?;
             let (expected, of_tiles) = tiles::forward::<f64>(&rule, [&q, &k, &v])?;
-            let all = [&q, &k, &v, &output.transpose(1, 2)?, &gradient];
-            let found = super::backward(&rule, all, &statistics, false)?;
+            let of_output = expected.transpose(1, 2)?;
+            let all = [&q, &k, &v, &of_output, &gradient];
             let plain = tiles::backward::<f64>(&rule, all, &of_tiles)?;
-            let pairs = found.iter().flatten().zip(plain.iter().flatten());
-            for (a, b) in pairs.chain([(&output, &expected)]) {
-                let off = (a - b)?.abs()?.max_all()?.to_scalar::<f64>()?;
-                assert!(off < 1e-12, "{number:e}: {off:e} off");
+            // A query of a key head; a key head; a sample; all.
+            for most in [1, 30, 60, 1000] {
+                let (output, statistics) = super::forward(&rule, [&q, &k, &v], most)?;
+                let found = super::backward(&rule, all, &statistics, false, most)?;
+                let pairs = found.iter().flatten().zip(plain.iter().flatten());
+                for (a, b) in pairs.chain([(&output, &expected)]) {
+                    let off = (a - b)?.abs()?.max_all()?.to_scalar::<f64>()?;
+                    assert!(off < 1e-12, "{number:e}, {most} scores: {off:e} off");
+                }
             }
         }
     }

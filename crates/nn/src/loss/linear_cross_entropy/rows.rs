@@ -34,7 +34,7 @@ pub fn multiply(into: &Tensor, adds: bool, a: &Tensor, b: &Tensor) -> Result<()>
         InPlace::Cpu(CpuStorage::F32(into)) => multiplied(adds, (into, layout), a, b),
         InPlace::Cpu(CpuStorage::F64(into)) => multiplied(adds, (into, layout), a, b),
         #[cfg(feature = "cuda")]
-        InPlace::Cuda(into) => crate::kernel::cuda::multiply(adds, (into, layout), a, b),
+        InPlace::Cuda(into) => crate::kernel::cuda::multiply(1., adds, (into, layout), a, b),
         _ => Err(mismatch(PRODUCT)),
     })
 }

@@ -1,9 +1,10 @@
 //! How each kernel that changes a tensor in place is launched.
 
-use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
 
 use super::launch::{Launch, Module, each_element, each_row, module};
+use super::unwritten;
 use crate::kernel::mismatch;
 use crate::loss::linear_cross_entropy::Arguments;
 
@@ -58,8 +59,7 @@ pub fn losses_of_rows(
         bits(rule.softcap.unwrap_or(0.)),
         u64::from(given.differentiates),
     ];
-    // SAFETY: the kernel writes all of it before anything reads it, on the same stream.
-    let mut losses = unsafe { device.alloc_uninit(&Shape::from(rows.max(1)), dtype)? };
+    let mut losses = unwritten(&device, rows, dtype)?;
     // (width, none, smoothing, z loss, cap, differentiates, targets, weights, bias, logits, losses): the logits have a row of `width` elements
     // for each block, targets, weights and losses have one element, and the bias has `width`. Weights and bias may be null, which the kernel
     // does not read. The rule's numbers are of the type of the logits, and so are all but the targets.

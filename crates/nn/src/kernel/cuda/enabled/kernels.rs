@@ -1,10 +1,10 @@
 //! How each kernel that makes new tensors is launched.
 
-use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 
 use super::launch::{Launch, Module, each_element, each_row, grid, module};
+use super::unwritten;
 use crate::bias::SumOfRows;
 use crate::kernel::{Kernel, Plan, mismatch, no_kernels, sum_type, tensor};
 use crate::layer_norm::{Rows, RowsBackward};
@@ -76,16 +76,8 @@ impl Call<'_> {
         };
         let outputs = plan.outputs.iter();
         outputs
-            .map(|(shape, _)| self.alloc(shape.elem_count(), dtype))
+            .map(|(shape, _)| unwritten(self.device, shape.elem_count(), dtype))
             .collect()
-    }
-
-    /// Memory that a kernel writes before anything reads it.
-    fn alloc(&self, len: usize, dtype: DType) -> Result<CudaStorage> {
-        // The driver refuses to allocate nothing.
-        let shape = Shape::from(len.max(1));
-        // SAFETY: the kernels write all of the outputs before anything reads them, on the same stream.
-        unsafe { self.device.alloc_uninit(&shape, dtype) }
     }
 
     fn run<'a>(
@@ -267,7 +259,7 @@ impl CudaKernel<3, 3> for RowsBackward {
         }
         let (blocks, width) = (launch.grid.grid_dim.0 as usize, self.rows.width);
         let len = blocks * 2 * width;
-        let mut sums = call.alloc(len, sum_type(call.dtype))?;
+        let mut sums = unwritten(call.device, len, sum_type(call.dtype))?;
         call.run(launch, [dxs, &mut sums])?;
         // (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block takes 32 of
         // the elements of both.

@@ -6,9 +6,10 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
 
-use crate::kernel::mismatch;
+use super::unwritten;
+use crate::kernel::{mismatch, tensor};
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
 pub type Module = (&'static str, &'static str);
@@ -161,6 +162,26 @@ impl Launch {
         // is also freed; those that the kernel writes are borrowed mutably, so they overlap no other.
         unsafe { launch.launch(self.grid) }.w()?;
         Ok(())
+    }
+
+    /// The same with new tensors of these shapes and types as targets, all of which the kernel writes.
+    pub fn make<const N: usize>(
+        self,
+        name: &'static str,
+        device: &CudaDevice,
+        dtype: DType,
+        sources: &[Option<&Tensor>],
+        targets: [(Shape, DType); N],
+    ) -> Result<[Tensor; N]> {
+        let made = targets.iter();
+        let made = made.map(|(shape, dtype)| unwritten(device, shape.elem_count(), *dtype));
+        let mut made = made.collect::<Result<Vec<_>>>()?;
+        let written = made.iter_mut().map(|storage| (storage, None));
+        self.run(name, device, dtype, sources, written)?;
+        let made = made.into_iter().zip(targets);
+        let tensors = made.map(|(storage, (shape, _))| tensor(Storage::Cuda(storage), shape));
+        let tensors: Vec<_> = tensors.collect();
+        tensors.try_into().map_err(|_| mismatch(name))
     }
 }
 

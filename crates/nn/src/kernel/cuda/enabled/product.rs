@@ -4,59 +4,116 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::{CudaDType, WrapErr, gemm_reduced_precision_f32};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, Storage, WithDType};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 use half::{bf16, f16};
 
-use crate::kernel::{Element, mismatch};
+use super::unwritten;
+use crate::kernel::{Element, InPlace, in_place, mismatch, sum_type, tensor};
 
 const NAME: &str = "product";
 
 type Source<'a> = (&'a Storage, &'a Layout);
 type Target<'a> = (&'a mut CudaStorage, &'a Layout);
 
-/// Writes a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into`
-/// or f16 or bf16 where `into` is f32; their rows or columns are contiguous.
-pub fn multiply(adds: bool, into: Target, a: Source, b: Source) -> Result<()> {
+/// Writes `factor` · a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into`
+/// or f16 or bf16 where `into` is f32; their rows or columns are contiguous. Before rows and columns all have the same dimensions, each a
+/// product of its own.
+pub fn multiply(factor: f64, adds: bool, into: Target, a: Source, b: Source) -> Result<()> {
     match (a.0.dtype(), b.0.dtype(), into.0.dtype()) {
-        (DType::F32, DType::F32, DType::F32) => product::<f32>(adds, into, a, b),
-        (DType::F64, DType::F64, DType::F64) => product::<f64>(adds, into, a, b),
-        (DType::F16, DType::F16, DType::F32) => product::<f16>(adds, into, a, b),
-        (DType::BF16, DType::BF16, DType::F32) => product::<bf16>(adds, into, a, b),
+        (DType::F32, DType::F32, DType::F32) => product::<f32>(factor, adds, into, a, b),
+        (DType::F64, DType::F64, DType::F64) => product::<f64>(factor, adds, into, a, b),
+        (DType::F16, DType::F16, DType::F32) => product::<f16>(factor, adds, into, a, b),
+        (DType::BF16, DType::BF16, DType::F32) => product::<bf16>(factor, adds, into, a, b),
         (dtype, ..) => Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt()),
     }
 }
 
-/// How cuBLAS reads a matrix, of which it takes the transpose, because its matrices are column-major.
+/// `factor` · a · b as a new tensor in the type of sums.
+pub fn product_of(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let mut dims = a.dims().to_vec();
+    if let (Some(columns), Some(of_b)) = (dims.last_mut(), b.dims().last()) {
+        *columns = *of_b;
+    }
+    let (shape, dtype) = (Shape::from(dims), sum_type(a.dtype()));
+    let mut into = unwritten(a.device().as_cuda_device()?, shape.elem_count(), dtype)?;
+    let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
+    let layout = Layout::contiguous(shape.clone());
+    multiply(factor, false, (&mut into, &layout), (&a, of_a), (&b, of_b))?;
+    Ok(tensor(Storage::Cuda(into), shape))
+}
+
+/// Adds `factor` · a · b to a tensor.
+pub fn add_product(factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+    let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
+    in_place(NAME, into, |into, layout| match into {
+        InPlace::Cuda(into) => multiply(factor, true, (into, layout), (&a, of_a), (&b, of_b)),
+        _ => Err(mismatch(NAME)),
+    })
+}
+
+/// How cuBLAS reads matrices, of which it takes the transposes, because its matrices are column-major.
 struct Stored {
     operation: sys::cublasOperation_t,
     leading: i32,
     rows: usize,
     columns: usize,
+    /// How many there are, and the distance from one to the next.
+    count: usize,
+    stride: usize,
 }
 
 impl Stored {
     fn new(layout: &Layout) -> Result<Self> {
-        let (rows, columns) = layout.shape().dims2()?;
-        let (operation, leading) = match *layout.stride() {
-            [row, 1] if row >= columns => (sys::cublasOperation_t::CUBLAS_OP_N, row),
-            [1, column] if column >= rows => (sys::cublasOperation_t::CUBLAS_OP_T, column),
-            _ => return Err(Error::RequiresContiguous { op: NAME }.bt()),
+        let irregular = || Error::RequiresContiguous { op: NAME }.bt();
+        let (dims, strides) = (layout.dims(), layout.stride());
+        let [outer @ .., rows, columns] = dims else {
+            return Err(irregular());
         };
+        let [outer_strides @ .., row, column] = strides else {
+            return Err(irregular());
+        };
+        let (rows, columns) = (*rows, *columns);
+        let (operation, leading) = match (*row, *column) {
+            (row, 1) if row >= columns => (sys::cublasOperation_t::CUBLAS_OP_N, row),
+            (1, column) if column >= rows => (sys::cublasOperation_t::CUBLAS_OP_T, column),
+            _ => return Err(irregular()),
+        };
+        // One stride for all, or cuBLAS would have to be given a list of addresses.
+        let (mut count, mut stride) = (1, 0);
+        for (&dim, &of_dim) in outer.iter().zip(outer_strides).rev() {
+            match count {
+                _ if dim == 1 => {}
+                1 => (count, stride) = (dim, of_dim),
+                _ if of_dim == count * stride => count *= dim,
+                _ => return Err(irregular()),
+            }
+        }
         Ok(Self {
             operation,
             leading: int(leading.max(1))?,
             rows,
             columns,
+            count,
+            stride,
         })
     }
 
     /// Elements from the first to the last one.
     fn len(&self) -> usize {
+        self.count.saturating_sub(1) * self.stride + self.of_one()
+    }
+
+    /// The same of one matrix.
+    fn of_one(&self) -> usize {
         let (lines, of_line) = match self.operation {
             sys::cublasOperation_t::CUBLAS_OP_N => (self.rows, self.columns),
             _ => (self.columns, self.rows),
         };
         lines.saturating_sub(1) * self.leading as usize + of_line
+    }
+
+    fn step(&self) -> Result<i64> {
+        i64::try_from(self.stride).map_err(|_| mismatch(NAME))
     }
 }
 
@@ -68,6 +125,7 @@ fn int(size: usize) -> Result<i32> {
 }
 
 fn product<T: Element<Sum: CudaDType> + CudaDType>(
+    factor: f64,
     adds: bool,
     (into, of_into): Target,
     (a, of_a): Source,
@@ -78,9 +136,11 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
         Stored::new(of_b)?,
         Stored::new(of_into)?,
     );
-    let fits =
-        (left.rows, left.columns, right.columns) == (output.rows, right.rows, output.columns);
-    if !fits || output.operation != sys::cublasOperation_t::CUBLAS_OP_N {
+    let fits = (left.rows, left.columns, right.columns)
+        == (output.rows, right.rows, output.columns)
+        && (left.count, right.count) == (output.count, output.count);
+    let is_apart = output.count == 1 || output.stride >= output.of_one();
+    if !fits || !is_apart || output.operation != sys::cublasOperation_t::CUBLAS_OP_N {
         return Err(mismatch(NAME));
     }
     let device = into.device.clone();
@@ -98,35 +158,40 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
     let (Some(a), Some(b), Some(mut into)) = (a, b, into) else {
         return Err(mismatch(NAME));
     };
-    let one = T::Sum::from_f64(1.);
+    let factor = T::Sum::from_f64(factor);
     let beta = T::Sum::from_f64(if adds { 1. } else { 0. });
     let (columns, rows, depth) = (int(right.columns)?, int(left.rows)?, int(left.columns)?);
     let (blas, stream) = (device.cublas_handle(), device.cuda_stream());
     let (a, _reads_a) = a.device_ptr(&stream);
     let (b, _reads_b) = b.device_ptr(&stream);
     let (into, _writes) = into.device_ptr_mut(&stream);
-    // SAFETY: each address is that of a matrix of these sizes and strides, `Stored::len` elements that were checked to lie within
+    // SAFETY: each address is that of matrices of these sizes and strides, `Stored::len` elements that were checked to lie within
     // their slice. The slices live until the guards are dropped, after the call, on the stream of the handle. `into` is borrowed mutably,
-    // so it overlaps neither `a` nor `b`. The scalars are of the type that goes with the type of sums.
+    // so it overlaps neither `a` nor `b`, and its matrices do not overlap each other. The scalars are of the type that goes with the type
+    // of sums.
     unsafe {
-        result::gemm_ex(
+        result::gemm_strided_batched_ex(
             *blas.handle(),
             right.operation,
             left.operation,
             columns,
             rows,
             depth,
-            address(&one),
+            address(&factor),
             b as *const c_void,
             data_type(T::DTYPE)?,
             right.leading,
+            right.step()?,
             a as *const c_void,
             data_type(T::DTYPE)?,
             left.leading,
+            left.step()?,
             address(&beta),
             into as *mut c_void,
             data_type(T::Sum::DTYPE)?,
             output.leading,
+            output.step()?,
+            int(output.count)?,
             compute_type(T::DTYPE),
             sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP,
         )
