@@ -2,9 +2,10 @@
 
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+use candle_headroom::nn::ops::add;
 use candle_headroom::nn::{
-    Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
-    linear, recompute,
+    Activation, Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding,
+    layer_norm, linear, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -105,9 +106,9 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = (x + self.attend(&self.attention_norm.forward(x)?)?)?;
-        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?.relu()?;
-        x + self.down.forward(&hidden)?
+        let x = add(x, &self.attend(&self.attention_norm.forward(x)?)?)?;
+        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?;
+        add(&x, &self.down.forward(&Activation::Relu.forward(&hidden)?)?)
     }
 
     fn attend(&self, x: &Tensor) -> Result<Tensor> {

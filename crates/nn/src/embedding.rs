@@ -7,7 +7,9 @@ use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use super::graph::record_lean;
-use super::kernel::sum_type;
+#[cfg(feature = "cuda")]
+use super::kernel::cuda;
+use super::kernel::{runs_on, sum_type};
 
 /// The rows of a table that numbers name, as [`candle_nn::Embedding`]: the numbers have the type u8, u32 or i64 and any shape, and the
 /// result has one more dimension, of `hidden_size`.
@@ -100,19 +102,28 @@ impl Module for Embedding {
         dims.push(self.hidden_size);
         let indexes = indexes.flatten_all()?.contiguous()?;
         let (dtype, wide) = (table.dtype(), sum_type(table.dtype()));
-        if dtype == wide {
+        let has_kernel = table.device().is_cuda() && runs_on(table.device());
+        if dtype == wide && !has_kernel {
             // candle's operation sums in this type, without another table.
             let rows = table.contiguous()?.index_select(&indexes, 0)?;
             return rows.reshape(dims);
         }
-        let rows = table.detach().contiguous()?.index_select(&indexes, 0)?;
+        let rows = match indexes.elem_count() {
+            // candle launches nothing for no elements, which CUDA refuses.
+            0 => Tensor::zeros((0, self.hidden_size), dtype, table.device())?,
+            _ => table.detach().contiguous()?.index_select(&indexes, 0)?,
+        };
         let rows = rows.reshape(dims)?;
         let (shape, device) = (table.shape().clone(), table.device().clone());
         record_lean("embedding", [table], rows, move |gradient, _| {
-            let sums = Tensor::zeros(&shape, wide, &device)?;
             if gradient.elem_count() == 0 {
-                return Ok([Some(sums.to_dtype(dtype)?)]);
+                return Ok([Some(Tensor::zeros(&shape, dtype, &device)?)]);
             }
+            #[cfg(feature = "cuda")]
+            if has_kernel {
+                return Ok([Some(cuda::sums_by_row(&indexes, &gradient, &shape)?)]);
+            }
+            let sums = Tensor::zeros(&shape, wide, &device)?;
             let gradient = gradient.to_dtype(wide)?.contiguous()?;
             let gradient = gradient.reshape((indexes.elem_count(), ()))?;
             let sums = sums.index_add(&indexes, &gradient, 0)?;

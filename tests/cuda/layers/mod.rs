@@ -3,6 +3,7 @@
 mod activations;
 mod attention;
 mod conv;
+mod embedding;
 mod empty;
 mod functions;
 mod kv_cache;

@@ -17,5 +17,5 @@ pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
     Argument, CudaKernel, Launch, Module, add_product, add_to_rows, each_row, losses_of_rows,
-    multiply, product_of, run, scale, smallest,
+    multiply, product_of, run, scale, smallest, sums_by_row,
 };

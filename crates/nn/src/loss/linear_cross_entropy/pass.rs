@@ -1,6 +1,6 @@
 //! Losses and gradients, a chunk of logits at a time.
 
-use candle_core::{DType, Error, Result, Tensor, bail};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
 use super::rows::{losses, multiply, scale};
@@ -285,8 +285,12 @@ fn regular(matrix: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// More rows make the products no faster.
-const MOST_ROWS: usize = 512;
+/// More rows make the products no faster. On a GPU each chunk reads and writes all of the weight's gradient: on an H200, with 4,096 tokens and
+/// 128,256 classes of 4,096 numbers, that took 7 of 13 ms with 512 rows.
+fn most_rows(device: &Device) -> usize {
+    if device.is_cpu() { 512 } else { 2048 }
+}
+
 /// With fewer rows the products are bound by reading the weight.
 const LEAST_ROWS: usize = 64;
 /// Smaller chunks save nothing worth their time.
@@ -307,7 +311,7 @@ fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<usize
         _ => tokens.saturating_mul(width) / classes,
     };
     rows = rows
-        .clamp(LEAST_ROWS, MOST_ROWS)
+        .clamp(LEAST_ROWS, most_rows(hidden.device()))
         .max(LEAST_LOGITS / classes);
     if let Some(room) = current().and_then(|around| around.room(hidden.device())) {
         let room = usize::try_from(room).unwrap_or(usize::MAX);

@@ -19,6 +19,7 @@ const ACTIVATION: Module = module!("activation");
 const CELLS: Module = module!("cells");
 const CROSS_ENTROPY: Module = module!("cross_entropy");
 const DROPOUT: Module = module!("dropout");
+const EMBEDDING: Module = module!("embedding");
 const NORM: Module = module!("norm");
 const SOFTMAX: Module = module!("softmax");
 
@@ -289,4 +290,28 @@ impl RowsBackward {
             false => 1,
         }
     }
+}
+
+/// For each row of a table of this shape, the sum of the gradients of the tokens that took it, in their order. candle's kernel has a thread for
+/// each column, which goes through all tokens.
+pub fn sums_by_row(numbers: &Tensor, gradient: &Tensor, shape: &Shape) -> Result<Tensor> {
+    const NAME: &str = "embedding_backward";
+    let (rows, width) = shape.dims2()?;
+    let (dtype, device) = (gradient.dtype(), gradient.device().as_cuda_device()?);
+    // Of these numbers the largest takes no row; the largest of others is larger than any row's.
+    let none = match numbers.dtype() {
+        DType::U8 => u8::MAX.into(),
+        _ => u64::MAX,
+    };
+    let numbers = numbers.to_dtype(DType::I64)?.contiguous()?;
+    let (tokens, gradient) = (numbers.elem_count(), gradient.contiguous()?);
+    let blocks = u32::try_from(rows).map_err(|_| mismatch(NAME))?;
+    // (tokens, width, none, numbers, dys, dtable), where there is a number and a row of `width` elements for each token, and such a row for each
+    // block.
+    let of_kernel = [tokens as u64, width as u64, none];
+    let counts = [tokens, tokens * width, rows * width];
+    let launch = Launch::new(EMBEDDING, grid(blocks, 256), of_kernel, counts);
+    let sources = [Some(&numbers), Some(&gradient)];
+    let [sums] = launch.make(NAME, device, dtype, &sources, [(shape.clone(), dtype)])?;
+    Ok(sums)
 }

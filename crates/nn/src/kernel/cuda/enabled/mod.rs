@@ -7,7 +7,7 @@ use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
 pub use in_place::{add_to_rows, losses_of_rows, scale};
-pub use kernels::{CudaKernel, run};
+pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::{add_product, multiply, product_of};

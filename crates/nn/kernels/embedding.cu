@@ -1,0 +1,47 @@
+// The gradient of a table: src/embedding.rs launches a block of 256 threads for each row of the table.
+
+#include "rows.cuh"
+
+// Adds up the gradients of the tokens that took the block's row, in their order, so that sums have the same bits in each run. Each thread has
+// some columns. Tokens are looked at 256 at a time: most rows of a large table were taken by none.
+template <typename T>
+static __device__ void embedding_backward(uint64_t tokens, uint64_t width, uint64_t none, const int64_t *numbers, const T *dys,
+                                          T *dtable) {
+    constexpr uint32_t THREADS = 256, COLUMNS = 8;
+    __shared__ uint32_t taken[THREADS / WARP];
+    const uint64_t row = blockIdx.x;
+    for (uint64_t strip = threadIdx.x; strip - threadIdx.x < width; strip += THREADS * COLUMNS) {
+        Wide<T> sums[COLUMNS] = {};
+        for (uint64_t first = 0; first < tokens && row != none; first += THREADS) {
+            const uint64_t token = first + threadIdx.x;
+            const bool is_taken = token < tokens && (uint64_t)numbers[token] == row;
+            const uint32_t of_warp = __ballot_sync(ALL_LANES, is_taken);
+            if (threadIdx.x % WARP == 0) {
+                taken[threadIdx.x / WARP] = of_warp;
+            }
+            __syncthreads();
+            for (uint32_t warp = 0; warp < THREADS / WARP; warp++) {
+                const T *dy = dys + (first + warp * WARP) * width + strip;
+                for (uint32_t rest = taken[warp]; rest != 0; rest >>= 1, dy += width) {
+                    if (rest & 1) {
+                        for (uint32_t column = 0; column < COLUMNS; column++) {
+                            if (strip + column * THREADS < width) {
+                                sums[column] += widen(dy[column * THREADS]);
+                            }
+                        }
+                    }
+                }
+            }
+            __syncthreads();
+        }
+        for (uint32_t column = 0; column < COLUMNS; column++) {
+            if (strip + column * THREADS < width) {
+                dtable[row * width + strip + column * THREADS] = narrow<T>(sums[column]);
+            }
+        }
+    }
+}
+
+KERNEL(embedding_backward,
+       (uint64_t tokens, uint64_t width, uint64_t none, const int64_t *numbers, const T *dys, T *dtable),
+       (tokens, width, none, numbers, dys, dtable))
