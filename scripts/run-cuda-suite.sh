@@ -69,17 +69,17 @@ tests_passed() {
 export -f run_tests one_test && export results
 
 run doctor 60 programs/headroom doctor --redact
-run bench-cuda "${BENCH_SECONDS:-240}" programs/bench-cuda ${BENCH_OPTIONS:-}
+run test-cuda "${TEST_SECONDS:-300}" bash -c run_tests
+tests_passed | tee "$results/tests.txt"
+[ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 # The simulated driver takes seconds for a step.
 [ "$HEADROOM_CUDA" = real ] && steps=45 || steps=2
 run train_text 60 programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md cuda-out-of-memory.md promises.md
+run bench-cuda "${BENCH_SECONDS:-240}" programs/bench-cuda ${BENCH_OPTIONS:-}
 # What each kernel takes, where NVIDIA's profiler is installed.
 if [ "$HEADROOM_CUDA" = real ] && command -v ncu >/dev/null; then
     for layer in attention_4096 linear_cross_entropy llama_layer language_model; do
         run "kernels-$layer" 60 ncu --metrics gpu__time_duration.sum --csv --clock-control none programs/bench-cuda --once --only "$layer"
     done
 fi
-run test-cuda "${TEST_SECONDS:-300}" bash -c run_tests
-tests_passed | tee "$results/tests.txt"
-[ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 exit $status

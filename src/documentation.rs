@@ -80,6 +80,7 @@ pages! {
         fine_tune_compatibility "fine-tune-compatibility"
         upstream "upstream"
         comparison "comparison"
+        gpu "gpu"
         figures "figures"
     }
 

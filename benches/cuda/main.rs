@@ -239,9 +239,29 @@ fn recovering(scale: &Scale) -> Result<()> {
     Ok(())
 }
 
+/// What contexts, modules and libraries take, in MiB, and other processes.
+fn outside(memory: &DeviceMemory) -> String {
+    let bytes = memory.stats().unaccounted;
+    bytes.map_or("unknown".to_owned(), |bytes| format!("{} MiB", bytes / MIB))
+}
+
 /// What CUDA's documentation leaves open, as this driver answers it (docs/explanation/limits.md).
 fn open_questions(scale: &Scale) -> Result<()> {
     println!("what the documentation leaves open, as this driver answers it");
+    let memory = DeviceMemory::cuda(0).open()?;
+    println!("  outside the pool: {}", outside(&memory));
+    let first = Tensor::zeros(1, DType::U8, memory.device())?;
+    let reserved = memory.stats().reserved;
+    println!("  for a first byte the pool takes {reserved:?} bytes");
+    let large = Tensor::zeros(scale.block as usize, DType::U8, memory.device())?;
+    let in_use = memory.stats().in_use;
+    drop(large);
+    println!(
+        "  what is dropped counts as free before the device has come to it: {}",
+        memory.stats().in_use < in_use
+    );
+    drop(first);
+    drop(memory);
     let limit = 3 * scale.block + 1;
     let memory = DeviceMemory::cuda(0).limit(limit).open()?;
     let block = |bytes: u64| Tensor::zeros(bytes as usize, DType::U8, memory.device());
@@ -312,7 +332,10 @@ fn main() -> Result<()> {
     recovering(&scale)?;
     optimizers::against_others(&scale)?;
     on_host::moments(&scale)?;
-    layers::against_others(&DeviceMemory::cuda(0).open()?)?;
+    let memory = DeviceMemory::cuda(0).open()?;
+    layers::against_others(&memory)?;
+    println!("outside the pool after all layers: {}", outside(&memory));
+    drop(memory);
     layers::without_events(&DeviceMemory::cuda(0).open()?)?;
     layers::print_pytorchs();
     Ok(())
