@@ -5,7 +5,7 @@
 #
 # Where there is no `nvcc`, NVIDIA's compiler comes from PyPI (489 MB, once) into a cache folder. Linking and running use the
 # simulated driver of crates/simulated-cuda, unless HEADROOM_CUDA=real asks for the machine's own libraries. It needs bash, cargo, a
-# C linker, and python3 with pip where the compiler has to be fetched.
+# C compiler, nm, and python3 with pip where the compiler has to be fetched.
 
 # Sourced, so without `set -e`: a function keeps what fails from ending the caller's shell.
 _headroom_cuda_env() {

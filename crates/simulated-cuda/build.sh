@@ -27,7 +27,8 @@ while read -r name pattern; do
     fi
     ln -sf "$name" "$out/${name%.so.*}.so"
     grep -E "$pattern" <<<"$names" | sed 's/.*/void &(void) {}/' |
-        cc -shared -nostdlib -fno-builtin -x c - -o "$out/stubs/${name%.so.*}.so" -Wl,-soname,"$name"
+        cc -shared -nostdlib -fno-builtin -x c - -o "$out/stubs/$name.$$" -Wl,-soname,"$name"
+    mv "$out/stubs/$name.$$" "$out/stubs/${name%.so.*}.so"
 done <<'LIBRARIES'
 libcuda.so.1 ^cu[A-Z]
 libcudart.so.13 ^(__)?cuda[A-Z]

@@ -17,7 +17,7 @@ use super::kernel::{runs_on, sum_type};
 /// The gradient of a row is the sum over all places that name it. For f16 and bf16 it is computed in f32, in a table of that type,
 /// and rounded once: in candle's the sum of a frequent token stops growing.
 ///
-/// It keeps the numbers, and its output for f32 and f64.
+/// It keeps the numbers, and on the CPU its output for f32 and f64.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -102,7 +102,7 @@ impl Module for Embedding {
         dims.push(self.hidden_size);
         let indexes = indexes.flatten_all()?.contiguous()?;
         let (dtype, wide) = (table.dtype(), sum_type(table.dtype()));
-        let has_kernel = table.device().is_cuda() && runs_on(table.device());
+        let has_kernel = table.device().is_cuda() && runs_on(table.device()) && table.rank() == 2;
         if dtype == wide && !has_kernel {
             // candle's operation sums in this type, without another table.
             let rows = table.contiguous()?.index_select(&indexes, 0)?;

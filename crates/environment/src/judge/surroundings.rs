@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Facts, Findings, Reply, around, code, joined};
 use crate::facts;
-use crate::probe::libraries::{Libraries, Library, MPI, NEEDED, OPTIONAL};
+use crate::probe::libraries::{DRIVER, Libraries, Library, MPI, NEEDED, OPTIONAL};
 
 /// The libraries that are numbered by CUDA's major version; cuRAND is not.
 const NUMBERED: [&str; 4] = ["cudart", "cublas", "cublasLt", "nvrtc"];
@@ -80,19 +80,22 @@ fn described(folders: &Folders<'_>) -> String {
     joined(folders, "; ")
 }
 
-/// Different files of one name: the loader takes the first. A file whose name has no version, as in Python's packages, may be the same.
+/// Different files of one name: the loader takes the first. A file of CUDA whose name has no version, as in Python's packages, may be the same.
 fn twice(libraries: &Libraries, findings: &mut Findings) {
     let mut names = BTreeMap::<&str, Vec<&Library>>::new();
     for library in &libraries.on_path {
-        if library.version.is_some() && !library.is_compat() && !MPI.contains(&library.name) {
+        let is_known = library.version.is_some() || DRIVER.contains(&library.name);
+        if is_known && !library.is_compat() && !MPI.contains(&library.name) {
             names.entry(&library.soname).or_default().push(library);
         }
     }
     let differ = |files: &Vec<&Library>| files.iter().any(|file| file.version != files[0].version);
-    let differing = names.into_values().filter(differ).flatten();
-    let folders = by_folder(differing);
-    if !folders.is_empty() {
-        findings.add(code::LIBRARY_TWICE, described(&folders));
+    let differing: Vec<_> = names.into_values().filter(differ).collect();
+    if let Some(first) = differing.first() {
+        let used = &first[0].folder;
+        let folders = by_folder(differing.into_iter().flatten());
+        let seen = format!("{}; that of {used} comes first", described(&folders));
+        findings.add(code::LIBRARY_TWICE, seen);
     }
 }
 

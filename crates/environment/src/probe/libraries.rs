@@ -58,7 +58,7 @@ pub(crate) const NEEDED: [&str; 5] = ["cudart", "cublas", "cublasLt", "curand", 
 pub(crate) const OPTIONAL: [&str; 2] = ["cudnn", "nccl"];
 /// What ranks may use besides NCCL.
 pub(crate) const MPI: [&str; 2] = ["mpi", "mpich"];
-const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
+pub(crate) const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
 
 impl Libraries {
     pub(crate) fn look(source: &Source) -> Self {

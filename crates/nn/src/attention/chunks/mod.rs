@@ -15,8 +15,8 @@ use super::rule::{Rule, Sizes, wide};
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda;
 
-/// How many scores a chunk has at most, which with their gradients and with what both become in the type of the inputs take 4 MiB on the CPU and
-/// 256 MiB elsewhere. Free memory has no influence, so that bits do not depend on it.
+/// How many scores a chunk has at most. With their gradients and what both become in the type of the inputs they take 4 MiB on the CPU and
+/// 256 MiB elsewhere; candle's operations, on Metal and for a learned mask, take several times that. Free memory has no influence, so that bits do not depend on it.
 pub fn most_scores(dtype: DType, device: &Device) -> usize {
     let bytes = match device.is_cpu() {
         true => 4 << 20,
@@ -74,11 +74,10 @@ pub fn backward(
     of_mask: bool,
     most: usize,
 ) -> Result<[Option<Tensor>; 4]> {
-    let of_scores = match of_mask {
-        true => usize::MAX, // one part: its scores are added up over samples and heads
-        false => most,
+    let parts = match of_mask {
+        true => vec![Part::whole(&rule.sizes)], // the mask's gradient adds up samples and heads
+        false => Part::of(&rule.sizes, most),
     };
-    let parts = Part::of(&rule.sizes, of_scores);
     let (mut found, mut dmask) = ([const { Vec::new() }; 3], None);
     for part in &parts {
         let rule = rule.part(&part.samples, &part.key_heads)?;
@@ -125,8 +124,8 @@ fn backward_part(
         let gradients = chunk.scores(1., &gradient, &v)?;
         let found = differentiate(&chunk, [scores, gradients], rows.each_ref(), of_mask)?;
         let (weights, scores) = (chunk.group(&found.weights)?, chunk.group(&found.scores)?);
-        add_product(1., &chunk.seen(&dv)?, &weights.t()?, &gradient)?;
-        add_product(rule.scale, &chunk.seen(&dk)?, &scores.t()?, &q)?;
+        chunk.add(1., &dv, &weights.t()?, &gradient)?;
+        chunk.add(rule.scale, &dk, &scores.t()?, &q)?;
         let of_chunk = product(rule.scale, &scores, &chunk.seen(&k)?)?;
         dq.slice_set(&chunk.ungroup(&of_chunk.to_dtype(dtype)?)?, 2, chunk.first)?;
         if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
@@ -146,6 +145,14 @@ struct Part {
 }
 
 impl Part {
+    fn whole(sizes: &Sizes) -> Self {
+        Self {
+            samples: 0..sizes.batch,
+            key_heads: 0..sizes.key_heads,
+            of_sample: sizes.key_heads,
+        }
+    }
+
     /// Parts of which a chunk with many queries has at most so many scores. Chunks of few queries of all samples and heads would each read all keys
     /// and values, and add to all of their gradients.
     fn of(sizes: &Sizes, most_scores: usize) -> Vec<Self> {
@@ -228,24 +235,20 @@ fn differentiate(
     composed::differentiate(chunk, [&scores, &gradients], rows, of_mask)
 }
 
-/// `factor` · a · b in the type of sums. Where candle multiplies, it does so in the type of `a`, which is scaled first: scores of f16 could
-/// overflow otherwise.
+/// `factor` · a · b in the type of sums. Where candle multiplies, it does so in the type of `a`.
 fn product(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if a.device().is_cuda() {
         return cuda::product_of(factor, a, b);
     }
-    (a * factor)?.matmul(b)?.to_dtype(wide(a.dtype()))
+    scaled(factor, &a.matmul(b)?.to_dtype(wide(a.dtype()))?)
 }
 
-/// Adds `factor` · a · b to a tensor in the type of sums, which begins where its storage does.
-fn add_product(factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
-    #[cfg(feature = "cuda")]
-    if a.device().is_cuda() {
-        return cuda::add_product(factor, into, a, b);
+fn scaled(factor: f64, tensor: &Tensor) -> Result<Tensor> {
+    match factor == 1. {
+        true => Ok(tensor.clone()),
+        false => tensor * factor,
     }
-    let sum = (into + product(factor, a, b)?)?;
-    into.slice_set(&sum, 2, 0)
 }
 
 /// Some queries of all heads and samples, and the keys that any of them sees.
@@ -319,7 +322,23 @@ impl Chunk<'_> {
 
     /// `factor` · x · yᵀ of something grouped and of keys or values, as (batch, heads, queries, keys), in the type of sums.
     fn scores(&self, factor: f64, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        self.ungroup(&product(factor, x, &self.seen(y)?.t()?)?)
+        let y = self.seen(y)?.t()?;
+        self.ungroup(&match x.device().is_cuda() {
+            true => product(factor, x, &y)?,
+            // Scores of f16 that are scaled first do not overflow.
+            false => product(1., &scaled(factor, x)?, &y)?,
+        })
+    }
+
+    /// Adds `factor` · a · b to the gradients of the keys or values that the chunk sees, in the type of sums.
+    fn add(&self, factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+        let seen = self.seen(into)?;
+        #[cfg(feature = "cuda")]
+        if a.device().is_cuda() {
+            return cuda::add_product(factor, &seen, a, b);
+        }
+        let sum = (seen + product(1., a, &scaled(factor, b)?)?)?;
+        into.slice_set(&sum, 2, 0)
     }
 }
 

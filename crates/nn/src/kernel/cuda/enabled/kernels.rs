@@ -305,12 +305,18 @@ pub fn sums_by_row(numbers: &Tensor, gradient: &Tensor, shape: &Shape) -> Result
     };
     let numbers = numbers.to_dtype(DType::I64)?.contiguous()?;
     let (tokens, gradient) = (numbers.elem_count(), gradient.contiguous()?);
-    let blocks = u32::try_from(rows).map_err(|_| mismatch(NAME))?;
+    if rows * width == 0 {
+        return Tensor::zeros(shape, dtype, gradient.device());
+    }
+    let grid = LaunchConfig {
+        block_dim: (256, 1, 1),
+        ..each_row(rows, width)?
+    };
     // (tokens, width, none, numbers, dys, dtable), where there is a number and a row of `width` elements for each token, and such a row for each
     // block.
     let of_kernel = [tokens as u64, width as u64, none];
     let counts = [tokens, tokens * width, rows * width];
-    let launch = Launch::new(EMBEDDING, grid(blocks, 256), of_kernel, counts);
+    let launch = Launch::new(EMBEDDING, grid, of_kernel, counts);
     let sources = [Some(&numbers), Some(&gradient)];
     let [sums] = launch.make(NAME, device, dtype, &sources, [(shape.clone(), dtype)])?;
     Ok(sums)

@@ -139,6 +139,9 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
     let fits = (left.rows, left.columns, right.columns)
         == (output.rows, right.rows, output.columns)
         && (left.count, right.count) == (output.count, output.count);
+    if of_into.shape().elem_count() == 0 {
+        return Ok(());
+    }
     let is_apart = output.count == 1 || output.stride >= output.of_one();
     if !fits || !is_apart || output.operation != sys::cublasOperation_t::CUBLAS_OP_N {
         return Err(mismatch(NAME));
