@@ -2,10 +2,9 @@
 
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
-use candle_headroom::nn::ops::add;
 use candle_headroom::nn::{
-    Activation, Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding,
-    layer_norm, linear, recompute,
+    Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
+    linear, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -106,9 +105,9 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = add(x, &self.attend(&self.attention_norm.forward(x)?)?)?;
-        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?;
-        add(&x, &self.down.forward(&Activation::Relu.forward(&hidden)?)?)
+        let x = (x + self.attend(&self.attention_norm.forward(x)?)?)?;
+        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?.relu()?;
+        x + self.down.forward(&hidden)?
     }
 
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
