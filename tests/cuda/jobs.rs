@@ -31,6 +31,8 @@ pub struct Job {
     pub y: Tensor,
     trained: Vec<Var>,
     recompute: Recompute,
+    /// Whether trainers compare the first batch that is cut with itself in other parts.
+    pub checks_cuts: bool,
     /// What the forward pass changes by itself.
     buffers: Vec<Tensor>,
     /// Every variable with what it held at the beginning, on the host.
@@ -129,6 +131,7 @@ impl Job {
             y,
             trained,
             recompute: Recompute::Never,
+            checks_cuts: true,
             buffers,
             initial: vars.into_iter().map(on_host).collect(),
             loss: Box::new(loss),
@@ -158,7 +161,10 @@ impl Job {
     ) -> AdaptiveTrainer<O> {
         let builder = AdaptiveTrainer::builder(optimizer);
         let builder = builder.policy(policy).buffers(&self.buffers);
-        let builder = builder.recompute(self.recompute);
+        let mut builder = builder.recompute(self.recompute);
+        if !self.checks_cuts {
+            builder = builder.unchecked_cuts();
+        }
         match memory {
             Some(memory) => builder.memory(memory).build().unwrap(),
             None => builder.build().unwrap(),

@@ -7,6 +7,7 @@ mod support;
 
 mod accumulation;
 mod adaptation;
+mod allocate_only;
 #[path = "../support/candle_operations/mod.rs"]
 mod candle_operations;
 #[path = "../../crates/nn/tests/nn/check.rs"]

@@ -154,12 +154,10 @@ impl Simulator {
     }
 
     /// Begins to record what happens, or ends it.
-    #[allow(dead_code, reason = "to look into a failure")]
     pub fn trace(self, on: bool) {
         control!(simulated_cuda_trace(self.device => i32, on => bool) -> i32);
     }
 
-    #[allow(dead_code, reason = "to look into a failure")]
     pub fn trace_text(self) -> String {
         let text = |buffer: *mut c_char, capacity: usize| {
             control!(simulated_cuda_trace_text(

@@ -129,6 +129,9 @@ impl Gemm {
                     return Ok(());
                 }
             }
+            if !device.computes {
+                continue;
+            }
             // SAFETY: all three were just checked, and stay live while the device is locked; the scalars by contract.
             unsafe {
                 if self.scalars == DataType::F64 {

@@ -58,9 +58,12 @@ fn wide(kind: DataType) -> bool {
 /// # Safety
 /// `alpha` is readable.
 pub unsafe fn axpy(handle: u64, alpha: (u64, DataType), x: Vector, y: Vector) -> BlasResult {
-    let Some(_device) = begin(handle, "cublasAxpyEx", &[x.span(), y.span()])? else {
+    let Some(device) = begin(handle, "cublasAxpyEx", &[x.span(), y.span()])? else {
         return Ok(());
     };
+    if !device.computes {
+        return Ok(());
+    }
     // SAFETY: by contract.
     let alpha: f64 = unsafe { alpha.1.read(alpha.0) };
     for index in 0..x.length {
@@ -81,9 +84,12 @@ pub unsafe fn axpy(handle: u64, alpha: (u64, DataType), x: Vector, y: Vector) ->
 /// # Safety
 /// `alpha` is readable.
 pub unsafe fn scal(handle: u64, alpha: (u64, DataType), x: Vector) -> BlasResult {
-    let Some(_device) = begin(handle, "cublasScalEx", &[x.span()])? else {
+    let Some(device) = begin(handle, "cublasScalEx", &[x.span()])? else {
         return Ok(());
     };
+    if !device.computes {
+        return Ok(());
+    }
     // SAFETY: by contract.
     let alpha: f64 = unsafe { alpha.1.read(alpha.0) };
     for index in 0..x.length {
@@ -101,13 +107,14 @@ pub unsafe fn scal(handle: u64, alpha: (u64, DataType), x: Vector) -> BlasResult
 /// # Safety
 /// `to` has room for a number of the vector's type.
 pub unsafe fn asum(handle: u64, x: Vector, to: u64) -> BlasResult {
-    let Some(_device) = begin(handle, "cublasAsum", &[x.span()])? else {
+    let Some(device) = begin(handle, "cublasAsum", &[x.span()])? else {
         return Ok(());
     };
     if to == 0 {
         return Err(INVALID_VALUE);
     }
-    let sum: f64 = (0..x.length).map(|index| x.read::<f64>(index).abs()).sum();
+    let length = if device.computes { x.length } else { 0 };
+    let sum: f64 = (0..length).map(|index| x.read::<f64>(index).abs()).sum();
     // SAFETY: not null; by contract.
     unsafe { x.kind.write(to, sum) };
     Ok(())
@@ -177,9 +184,12 @@ pub unsafe fn gemv(
     } else {
         (address, last.0 + last.1 - address)
     };
-    let Some(_device) = begin(handle, "cublasGemv", &[whole, x.span(), y.span()])? else {
+    let Some(device) = begin(handle, "cublasGemv", &[whole, x.span(), y.span()])? else {
         return Ok(());
     };
+    if !device.computes {
+        return Ok(());
+    }
     // SAFETY: by contract.
     let (alpha, beta): (f64, f64) = unsafe { (kind.read(alpha), kind.read(beta)) };
     for row in 0..rows {

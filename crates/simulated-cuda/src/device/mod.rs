@@ -1,6 +1,7 @@
 //! One simulated device with all its state, guarded by one lock.
 
 pub mod clock;
+pub mod contents;
 pub mod copies;
 pub mod counters;
 pub mod faults;
@@ -22,7 +23,7 @@ use objects::Objects;
 use trace::Trace;
 
 use crate::handle::{Handle, Kind};
-use crate::status::{Outcome, Status};
+use crate::status::{Outcome, Status, not_modelled};
 
 /// Bytes that a retained primary context takes, in place of the hundreds of MiB of a real one.
 pub const CONTEXT_BYTES: u64 = 16 << 20;
@@ -37,11 +38,22 @@ const POISONED: u64 = 16 << 20;
 /// The poison byte: a NaN in every floating-point type, and an index far out of bounds in every integer type.
 const POISON: u8 = 0xff;
 
+/// A device's memory in bytes, by `SIMULATED_CUDA_MEMORY`.
+fn capacity() -> u64 {
+    let Ok(text) = std::env::var("SIMULATED_CUDA_MEMORY") else {
+        return DEFAULT_CAPACITY;
+    };
+    let bytes = text.parse();
+    bytes.unwrap_or_else(|_| not_modelled(&format!("`SIMULATED_CUDA_MEMORY={text}`, no bytes,")))
+}
+
 /// A device.
 #[derive(Debug)]
 pub struct Device {
     pub ordinal: usize,
     pub pools_supported: bool,
+    /// Whether kernels, products and generators are executed.
+    pub computes: bool,
     pub memory: DeviceMemory,
     pub clocks: Clocks,
     pub objects: Objects,
@@ -58,7 +70,8 @@ impl Device {
         Device {
             ordinal,
             pools_supported: true,
-            memory: DeviceMemory::new(DEFAULT_CAPACITY, range::PAGE),
+            computes: contents::computes(),
+            memory: DeviceMemory::new(capacity(), range::PAGE),
             clocks: Clocks::default(),
             objects: Objects::default(),
             faults: Faults::default(),
@@ -101,7 +114,9 @@ impl Device {
                 self.counted.live_bytes += bytes;
                 self.counted.peak_live_bytes =
                     self.counted.peak_live_bytes.max(self.counted.live_bytes);
-                if bytes <= POISONED {
+                if !self.computes {
+                    self.clear(address, bytes);
+                } else if bytes <= POISONED {
                     // SAFETY: the block was just placed in this device's mapping and nobody has its address yet.
                     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
                 }

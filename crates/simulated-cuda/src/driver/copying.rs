@@ -63,6 +63,9 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
         }
         device.follow_copy(to, from, bytes as u64, stream);
     }
+    if !devices.iter().all(|device| device.keeps(to)) {
+        return Ok(());
+    }
     if let [device] = devices.as_mut_slice()
         && stream.is_some()
         && device.defers()
@@ -231,8 +234,9 @@ fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Optio
     if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
         device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
     }
+    let is_kept = devices.iter().all(|device| device.keeps(to));
     match devices.as_mut_slice() {
-        _ if count == 0 => {}
+        _ if count == 0 || !is_kept => {}
         [device] if stream.is_some() => device.execute(move |device| {
             device.check_live(&[to], bytes as u64)?;
             fill();

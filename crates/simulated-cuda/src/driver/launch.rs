@@ -65,6 +65,9 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
         return Ok(());
     }
     device.note_arguments(&arguments, key);
+    if !device.computes {
+        return Ok(());
+    }
     // As on a real device, the launch has succeeded by the time a fault happens; later calls report it.
     device.execute(move |device| interpret(device, &kernel, launch, &arguments));
     Ok(())
