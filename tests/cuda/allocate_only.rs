@@ -132,7 +132,12 @@ fn the_same_calls_in_the_same_order() {
 #[test]
 fn blocks_take_no_memory_of_the_host() {
     let capacity = (141u64 << 30).to_string();
-    let settings = [("SIMULATED_CUDA_MEMORY", capacity.as_str())];
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.jsonl");
+    let settings = [
+        ("SIMULATED_CUDA_MEMORY", capacity.as_str()),
+        ("SIMULATED_CUDA_REPORT", report.to_str().unwrap()),
+    ];
     let body = |gpu: Gpu, _| {
         if env::var("SIMULATED_CUDA_MODE").is_ok_and(|mode| mode == "execute") {
             return String::new();
@@ -155,10 +160,20 @@ fn blocks_take_no_memory_of_the_host() {
         let kib: u64 = resident.split_whitespace().nth(1).unwrap().parse().unwrap();
         assert!(kib < 1 << 20, "{resident}");
         println!("{resident}");
-        resident.to_owned()
+        memory.stats().peak.unwrap().to_string()
     };
     if let Some([_, allocated]) = in_both_modes(&settings, body) {
-        assert!(allocated.starts_with("VmHWM"));
+        let text = fs::read_to_string(report).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let number = |name: &str| report[name].as_u64().unwrap();
+        // A pool gives whole pieces of 512 bytes.
+        let peak: u64 = allocated.parse().unwrap();
+        let of_tensors = number("peak_tensor_bytes");
+        assert!(of_tensors <= peak && peak - of_tensors < 1 << 16, "{text}");
+        assert!(number("peak_used_bytes") >= peak + number("outside_pools_bytes"));
+        assert_eq!(report["computes"], false);
+        // Opening the device tries whether a pool keeps its greatest size.
+        assert!(number("refused_allocations") == 1 && number("kernels") > 0);
     }
 }
 

@@ -18,6 +18,7 @@ pub mod nccl;
 pub mod nvml;
 mod nvrtc;
 pub mod ptx;
+mod report;
 mod simulator;
 pub mod status;
 

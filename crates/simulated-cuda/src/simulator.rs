@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::device::Device;
 use crate::device::late::{Wait, wait};
 use crate::handle::{Handle, Kind};
+use crate::report;
 use crate::status::{Outcome, Status};
 
 /// Default number of devices; a test or the environment variable `SIMULATED_CUDA_DEVICES` can change it.
@@ -52,6 +53,7 @@ fn slots() -> &'static [Slot] {
                 device: Mutex::new(device),
             }
         };
+        report::promise();
         (0..number).map(slot).collect()
     })
 }

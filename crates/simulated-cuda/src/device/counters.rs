@@ -52,4 +52,6 @@ pub struct Counters {
     pub copies_checked: u64,
     /// Calls: mistakes with such copies; see `src/device/copies.rs`.
     pub hazards: u64,
+    /// The highest `device_used` after an allocation since the last reset.
+    pub peak_used: u64,
 }

@@ -114,6 +114,7 @@ impl Device {
                 self.counted.live_bytes += bytes;
                 self.counted.peak_live_bytes =
                     self.counted.peak_live_bytes.max(self.counted.live_bytes);
+                self.counted.peak_used = self.counted.peak_used.max(self.memory.used());
                 if !self.computes {
                     self.clear(address, bytes);
                 } else if bytes <= POISONED {
@@ -207,6 +208,7 @@ impl Device {
         self.counted = Counters {
             live_bytes,
             peak_live_bytes: live_bytes,
+            peak_used: self.memory.used(),
             ..Counters::default()
         };
     }
