@@ -37,7 +37,7 @@ fn line(device: &Device) -> String {
         ("capacity_bytes", counted.device_capacity),
         ("peak_tensor_bytes", counted.peak_live_bytes),
         ("peak_used_bytes", counted.peak_used),
-        ("outside_pools_bytes", device.memory.overhead),
+        ("peak_outside_pools_bytes", device.memory.most_overhead),
         ("allocations", counted.allocations),
         ("refused_allocations", counted.failed_allocations),
         ("kernels", counted.launches),

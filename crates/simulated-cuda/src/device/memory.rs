@@ -42,6 +42,8 @@ pub struct DeviceMemory {
     pub neighbour: u64,
     /// Bytes that contexts and libraries hold.
     pub overhead: u64,
+    /// The most that they have held.
+    pub most_overhead: u64,
 }
 
 impl DeviceMemory {
@@ -59,6 +61,7 @@ impl DeviceMemory {
             host: BTreeMap::new(),
             neighbour: 0,
             overhead: 0,
+            most_overhead: 0,
         }
     }
 
@@ -87,6 +90,7 @@ impl DeviceMemory {
             return Err(Status::OUT_OF_MEMORY);
         }
         self.overhead += bytes;
+        self.most_overhead = self.most_overhead.max(self.overhead);
         Ok(())
     }
 
