@@ -27,7 +27,11 @@ pub fn computes() -> bool {
 impl Device {
     /// Whether what is written at this address is kept.
     pub fn keeps(&self, address: u64) -> bool {
-        self.computes || self.memory.live_at(address).is_none_or(|live| live.bytes <= KEPT)
+        self.computes
+            || self
+                .memory
+                .live_at(address)
+                .is_none_or(|live| live.bytes <= KEPT)
     }
 
     /// Makes a new block read as zeros. Its pages may hold what was kept of blocks before it.
