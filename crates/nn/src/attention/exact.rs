@@ -21,7 +21,8 @@ use crate::graph::{Backward, Gradients, record};
 ///
 /// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
 /// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
-/// 16 queries for each thread, else in chunks of at most 256 MiB, or of a query of one key head. Scores and statistics are in f32, and so is everything on the CPU. With a mask
+/// 16 queries for each thread, else in chunks of at most 256 MiB, or of a query of one key head. Scores and statistics are in f32, and
+/// so is everything on the CPU. With a mask
 /// that leads to a Var the backward pass on the CPU is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// ```
