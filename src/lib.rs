@@ -161,6 +161,11 @@ pub mod layers;
 #[cfg(not(feature = "layers"))]
 #[path = "layers/no_hooks.rs"]
 mod layers;
+#[cfg_attr(
+    feature = "cuda",
+    allow(unsafe_code, reason = "calls the simulated driver")
+)]
+mod marks;
 pub mod memory;
 mod mix;
 pub mod monitor;

@@ -1,23 +1,34 @@
 #!/usr/bin/env bash
-# Lists the names that a program with candle's CUDA backend needs from NVIDIA's libraries, by library: what its
-# compiled dependencies leave undefined. Usage, after `cargo build --features cuda`:
-#   symbols.sh TARGET_DIR/debug > symbols.txt
+# Lists the names that programs may need from NVIDIA's libraries, by library: every function that cudarc declares for a version of CUDA 12
+# or 13, or of cuDNN 9, whichever of them a program is built for. A program linked with code that nvcc compiled also calls functions of the
+# CUDA runtime that cudarc doesn't declare: these are what real runtimes export. Usage, with cudarc's source and one runtime of each toolkit
+# (`pip download nvidia-cuda-runtime-cu12`, `nvidia-cuda-runtime`):
+#   symbols.sh ~/.cargo/registry/src/*/cudarc-0.19.10 libcudart.so.12 libcudart.so.13 > symbols.txt
 set -euo pipefail
-built=${1:?folder with deps/ and build/}
+export LC_ALL=C
+cudarc=${1:?folder with cudarc}
+shift
+[ $# -gt 0 ] || { echo "no libcudart.so given" >&2; exit 1; }
 
-shopt -s nullglob
-inputs=("$built"/deps/lib{cudarc,candle_core,candle_nn,candle_kernels}*.rlib "$built"/build/candle-kernels-*/out/libmoe.a)
-[ ${#inputs[@]} -gt 0 ] || { echo "nothing built below $built" >&2; exit 1; }
-names=$(nm -u "${inputs[@]}" 2>/dev/null | awk '$1 == "U" && $2 ~ /^(cu[A-Z]|cublas|curand|nvrtc|cuda[A-Z]|__cuda)/ { print $2 }' | sort -u)
-
-section() { # title, pattern that selects, pattern that excludes
+declared() { # module
+    awk '
+        /^ *#\[cfg\(/ { condition = $0 }
+        /^ *pub (unsafe )?fn / && (condition !~ /feature = "/ || condition ~ /"(cuda-1[23]|cudnn-09)/) {
+            match($0, /fn [A-Za-z0-9_]+/)
+            print substr($0, RSTART + 3, RLENGTH - 3)
+        }
+        !/^ *#\[/ { condition = "" }
+    ' "$cudarc/src/$1/sys/mod.rs"
+}
+section() { # title, pattern that selects
     echo "# $1"
-    grep -E "$2" <<<"$names" | grep -vE "$3" || true
+    grep -E "$2" | sort -u
 }
 echo "# Made by symbols.sh"
-section libcuda '^cu[A-Z]' '^$'
-section libcudart '^(cuda[A-Z]|__cuda)' '^$'
-section libcublas '^cublas' '^cublasLt'
-section libcublasLt '^cublasLt' '^$'
-section libcurand '^curand' '^$'
-section libnvrtc '^nvrtc' '^$'
+declared driver | section libcuda '^cu[A-Z]'
+{ declared runtime && nm -D --defined-only "$@" | awk '{ sub(/@.*/, "", $3); print $3 }'; } | section libcudart '^(__)?cuda[A-Z]'
+declared cublas | section libcublas '^cublas'
+declared cublaslt | section libcublasLt '^cublasLt'
+declared curand | section libcurand '^curand'
+declared nvrtc | section libnvrtc '^nvrtc'
+declared cudnn | section libcudnn '^cudnn'

@@ -4,9 +4,11 @@ use candle_core::Device;
 
 use crate::batch::Task;
 use crate::error::{Holding, Phase};
+use crate::marks::{self, Mark};
 
+/// Work that lasts until this is dropped.
 #[must_use]
-pub(crate) struct Guard;
+pub(crate) struct Guard(#[allow(dead_code, reason = "its destructor ends the work")] Option<Mark>);
 
 impl Drop for Guard {
     #[inline]
@@ -17,15 +19,15 @@ impl Drop for Guard {
 pub(crate) fn piece(
     _: &Device,
     _: u64,
-    _: (Task, u64, usize),
+    work: (Task, u64, usize),
     _: impl FnOnce() -> Vec<Holding>,
 ) -> Guard {
-    Guard
+    Guard(Some(marks::work(work)))
 }
 
 #[inline]
-pub(crate) fn phase(_: Phase) -> Guard {
-    Guard
+pub(crate) fn phase(phase: Phase) -> Guard {
+    Guard(Some(marks::phase(phase)))
 }
 
 #[inline]
@@ -35,12 +37,12 @@ pub(crate) fn place() -> u64 {
 
 #[inline]
 pub(crate) fn again(_: u64) -> Guard {
-    Guard
+    Guard(None)
 }
 
 #[inline]
 pub(crate) fn last() -> Guard {
-    Guard
+    Guard(None)
 }
 
 #[inline]

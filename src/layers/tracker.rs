@@ -8,6 +8,7 @@ use candle_core::Device;
 use super::path::{PathId, Place, SpanKey};
 use super::unit::{Calls, Unit, Work};
 use crate::error::{Holding, Phase};
+use crate::marks;
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// What began and has not ended yet.
@@ -103,6 +104,7 @@ impl Tracker {
             self.unit.ledger.skip_to(now);
             self.use_now = now;
         }
+        marks::layers(|| self.place().spans.names().join("."));
     }
 
     fn push(&mut self, key: Key, is_unit: bool, place: Place) {

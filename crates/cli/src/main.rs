@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod doctor;
+#[cfg(feature = "dry-run")]
+mod dry_run;
 mod estimate;
 #[cfg(feature = "library")]
 mod incidents;
@@ -14,7 +16,11 @@ mod output;
 mod page;
 
 use clap::{Parser, Subcommand};
+#[cfg(feature = "dry-run")]
+use dry_run::environment as cuda_env;
 use output::{Status, say};
+#[cfg(not(feature = "dry-run"))]
+use without_driver::{cuda_env, dry_run};
 #[cfg(not(feature = "library"))]
 use without_library::{incidents, page};
 
@@ -23,7 +29,8 @@ use without_library::{incidents, page};
 #[command(name = "headroom", version)]
 #[command(after_help = "\
 Exit status: 0 if all is well, 1 if there are findings (the help of each command
-says which), 2 for bad input and for output that cannot be written.")]
+says which), 2 for bad input and for output that cannot be written. `dry-run` has
+more.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -31,7 +38,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    CudaEnv(cuda_env::Arguments),
     Doctor(doctor::Arguments),
+    DryRun(dry_run::Arguments),
     Estimate(estimate::Arguments),
     Incidents(incidents::Arguments),
     Page(page::Arguments),
@@ -53,44 +62,75 @@ fn main() -> ! {
     });
     // The output is flushed. An ordinary exit would run the destructors of the driver's libraries, which can wait forever for a call that a
     // probe has left behind.
-    signal_hook::low_level::exit(status as i32)
+    signal_hook::low_level::exit(status.number())
 }
 
 fn run(command: &Command) -> output::Result<Status> {
     match command {
+        Command::CudaEnv(arguments) => cuda_env::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::DryRun(arguments) => dry_run::run(arguments),
         Command::Estimate(arguments) => estimate::run(arguments),
         Command::Incidents(arguments) => incidents::run(arguments),
         Command::Page(arguments) => page::run(arguments),
     }
 }
 
+/// A command that this build lacks, and how to get it.
+macro_rules! missing {
+    ($module:ident, $help:literal, $how:expr) => {
+        pub mod $module {
+            use crate::output::{Result, Status};
+
+            #[doc = $help]
+            #[derive(Debug, clap::Args)]
+            pub struct Arguments {
+                #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+                given: Vec<std::ffi::OsString>,
+            }
+
+            pub fn run(_: &Arguments) -> Result<Status> {
+                Err($how.into())
+            }
+        }
+    };
+}
+
+/// What the program says where the feature `dry-run` is off.
+#[cfg(not(feature = "dry-run"))]
+mod without_driver {
+    const HOW: &str = "this build of `headroom` has no simulated driver in it: install it with `--features dry-run`";
+
+    missing!(
+        cuda_env,
+        "Not in this build: it needs `--features dry-run`",
+        super::HOW
+    );
+    missing!(
+        dry_run,
+        "Not in this build: it needs `--features dry-run`",
+        super::HOW
+    );
+}
+
 /// What the program says where the feature `library` is off.
 #[cfg(not(feature = "library"))]
 mod without_library {
-    use super::output::{Result, Status};
+    use super::output::Result;
 
     const HOW: &str = "this build of `headroom` has no candle-headroom in it: install it with \
         `--features library`, or with `--features mpi` for ranks under `mpirun`";
 
-    /// A command of the library.
-    pub mod command {
-        use super::{HOW, Result, Status};
-
-        /// Not in this build: it needs `--features library`
-        #[derive(Debug, clap::Args)]
-        pub struct Arguments {
-            #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-            given: Vec<std::ffi::OsString>,
-        }
-
-        pub fn run(_: &Arguments) -> Result<Status> {
-            Err(HOW.into())
-        }
-    }
-
-    pub use command as incidents;
-    pub use command as page;
+    missing!(
+        incidents,
+        "Not in this build: it needs `--features library`",
+        super::HOW
+    );
+    missing!(
+        page,
+        "Not in this build: it needs `--features library`",
+        super::HOW
+    );
 
     /// No group of ranks.
     #[derive(Debug)]

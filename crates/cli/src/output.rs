@@ -13,12 +13,24 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    Good = 0,
-    Findings = 1,
-    BadInput = 2,
+    Good,
+    Findings,
+    BadInput,
+    #[cfg(feature = "dry-run")]
+    DryRun(super::dry_run::Outcome),
 }
 
 impl Status {
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Good => 0,
+            Self::Findings => 1,
+            Self::BadInput => 2,
+            #[cfg(feature = "dry-run")]
+            Self::DryRun(outcome) => outcome as i32,
+        }
+    }
+
     /// `Findings` if there are any.
     pub fn of(has_findings: bool) -> Self {
         match has_findings {

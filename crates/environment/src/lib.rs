@@ -44,6 +44,8 @@
 
 mod code;
 #[doc(hidden)]
+pub mod dry_run;
+#[doc(hidden)]
 pub mod facts;
 mod host;
 mod judge;

@@ -190,7 +190,7 @@ pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64)
     })
 }
 
-/// Fails cuBLAS computations in the same way, with `CUBLAS_STATUS_ALLOC_FAILED`.
+/// Fails computations and new handles of cuBLAS and cuDNN in the same way, with their statuses for a lack of device memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -210,7 +210,7 @@ pub extern "C" fn simulated_cuda_fail_work(device: u32, nth: u64, times: u64, co
     })
 }
 
-/// Loses a device's context at the `nth` launch (of a kernel, or by cuBLAS or cuRAND) from now; 0 loses it at once. The work of
+/// Loses a device's context at the `nth` launch (of a kernel, or by cuBLAS, cuDNN or cuRAND) from now; 0 loses it at once. The work of
 /// that launch is not done, and every later call returns `code`. With `at_once`, the launch itself returns it too.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fault_at_launch(

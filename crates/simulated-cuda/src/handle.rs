@@ -18,6 +18,8 @@ pub enum Kind {
     Blas,
     Random,
     Monitor,
+    Dnn,
+    Descriptor,
 }
 
 /// The decoded form of a handle.

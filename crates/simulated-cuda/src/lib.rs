@@ -1,4 +1,4 @@
-//! A simulated CUDA driver: stand-ins for libcuda, cuBLAS, cuRAND, the CUDA runtime, nvrtc and NVML, so that programs
+//! A simulated CUDA driver: stand-ins for libcuda, cuBLAS, cuDNN, cuRAND, the CUDA runtime, nvrtc, NVML and NCCL, so that programs
 //! with CUDA code run on a machine without a GPU. The README lists what is modelled.
 //!
 //! A call to a function that is not modelled prints a message and ends the program, instead of returning a made-up answer.
@@ -7,13 +7,16 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod card;
 pub mod control;
 pub mod cublas;
 mod cudart;
+pub mod cudnn;
 pub mod curand;
 pub mod device;
 pub mod driver;
 mod handle;
+pub mod marks;
 pub mod nccl;
 pub mod nvml;
 mod nvrtc;

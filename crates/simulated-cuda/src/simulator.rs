@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::device::Device;
 use crate::device::late::{Wait, wait};
@@ -83,6 +83,15 @@ pub fn lock_as_it_is(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner),
     )
+}
+
+/// Locks a device unless a call has it locked.
+pub fn try_lock(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
+    match slots().get(ordinal)?.device.try_lock() {
+        Ok(device) => Some(device),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Marks the driver as initialised.

@@ -1,5 +1,7 @@
 //! The driver's status codes, and how entry points return them.
 
+use crate::report;
+
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status(pub u32);
@@ -36,7 +38,11 @@ impl Status {
 
 /// Runs an entry point and returns its `CUresult`.
 pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
-    match body() {
+    let outcome = match report::in_fork() {
+        false => body(),
+        true => Err(Status::NOT_INITIALIZED),
+    };
+    match outcome {
         Ok(()) => SUCCESS,
         Err(Status(code)) => code,
     }
@@ -66,6 +72,7 @@ pub unsafe fn store_if_wanted<T>(place: *mut T, value: T) {
 
 /// Prints a message and aborts: the program called something that is not simulated, and any answer would be made up.
 pub fn not_modelled(what: &str) -> ! {
+    report::problem("not modelled", what);
     eprintln!("simulated CUDA: {what} is not modelled");
     std::process::abort()
 }

@@ -19,7 +19,7 @@ pub struct Counters {
     pub peak_live_bytes: u64,
     /// Calls: kernel launches, without those that a lost context refused.
     pub launches: u64,
-    /// Calls: cuBLAS computations and cuRAND generations, without those that a lost context refused.
+    /// Calls: computations of cuBLAS and cuDNN and generations of cuRAND, without those that a lost context refused.
     pub library_calls: u64,
     /// Calls: copies and memsets.
     pub copies: u64,
@@ -30,7 +30,7 @@ pub struct Counters {
     pub live_modules: u64,
     /// Pools that were created and not destroyed, without the default pool.
     pub live_pools: u64,
-    /// cuBLAS handles and cuRAND generators.
+    /// Handles of cuBLAS and cuDNN, and cuRAND generators.
     pub live_libraries: u64,
     /// Bytes of pinned host memory.
     pub live_host_bytes: u64,

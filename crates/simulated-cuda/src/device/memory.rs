@@ -20,6 +20,10 @@ pub struct Live {
     pub pool: u64,
     /// The point of its stream from which on it may be used, unless that is at once.
     pub mark: Option<Mark>,
+    /// The number of the place that allocated it, for the account.
+    pub place: usize,
+    /// Whether it holds what copies and memsets wrote, and no kernel has had its address since.
+    pub is_known: bool,
 }
 
 /// The bytes of a device and their users.
@@ -53,7 +57,7 @@ impl DeviceMemory {
             segment,
             honours_max_size: true,
             fragmentation: false,
-            range: Range::reserve(),
+            range: Range::reserve(capacity),
             pools: HashMap::from([(DIRECT, Pool::new(None)), (DEFAULT_POOL, Pool::new(None))]),
             current_pool: DEFAULT_POOL,
             next_pool: DEFAULT_POOL + 1,
@@ -169,6 +173,8 @@ impl DeviceMemory {
                 bytes,
                 pool: serial,
                 mark: None,
+                place: 0,
+                is_known: false,
             },
         );
         Ok(address)
@@ -185,6 +191,12 @@ impl DeviceMemory {
     pub fn live_at(&self, address: u64) -> Option<Live> {
         let (&start, live) = self.live.range(..=address).next_back()?;
         (address < start + live.bytes).then_some(*live)
+    }
+
+    /// The same, to change what is known of it.
+    pub fn live_at_mut(&mut self, address: u64) -> Option<&mut Live> {
+        let (&start, live) = self.live.range_mut(..=address).next_back()?;
+        (address < start + live.bytes).then_some(live)
     }
 
     /// Whether an address is in pinned memory.

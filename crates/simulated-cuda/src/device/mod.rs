@@ -1,5 +1,6 @@
 //! One simulated device with all its state, guarded by one lock.
 
+pub mod account;
 pub mod clock;
 pub mod contents;
 pub mod copies;
@@ -13,6 +14,7 @@ pub mod range;
 pub mod segment;
 pub mod trace;
 
+use account::Account;
 use clock::{Clocks, StreamKey};
 use copies::Copies;
 use counters::Counters;
@@ -22,30 +24,21 @@ use memory::DeviceMemory;
 use objects::Objects;
 use trace::Trace;
 
+use crate::card::Card;
 use crate::handle::{Handle, Kind};
-use crate::status::{Outcome, Status, not_modelled};
+use crate::report;
+use crate::status::{Outcome, Status};
 
-/// Bytes that a retained primary context takes, in place of the hundreds of MiB of a real one.
-pub const CONTEXT_BYTES: u64 = 16 << 20;
 /// Bytes that a cuBLAS handle takes, in place of its workspace.
 pub const BLAS_BYTES: u64 = 2 << 20;
+/// Bytes that a cuDNN handle takes, in place of its state and its kernels.
+pub const DNN_BYTES: u64 = 1 << 20;
 /// Bytes that a cuRAND generator takes, in place of its states.
 pub const RANDOM_BYTES: u64 = 64 << 10;
-/// A device's default memory in bytes.
-pub const DEFAULT_CAPACITY: u64 = 2 << 30;
 /// Blocks up to this size are poisoned when they are allocated; larger ones would take too much time.
 const POISONED: u64 = 16 << 20;
 /// The poison byte: a NaN in every floating-point type, and an index far out of bounds in every integer type.
 const POISON: u8 = 0xff;
-
-/// A device's memory in bytes, by `SIMULATED_CUDA_MEMORY`.
-fn capacity() -> u64 {
-    let Ok(text) = std::env::var("SIMULATED_CUDA_MEMORY") else {
-        return DEFAULT_CAPACITY;
-    };
-    let bytes = text.parse();
-    bytes.unwrap_or_else(|_| not_modelled(&format!("`SIMULATED_CUDA_MEMORY={text}`, no bytes,")))
-}
 
 /// A device.
 #[derive(Debug)]
@@ -63,6 +56,8 @@ pub struct Device {
     pub copies: Copies,
     /// Counts of calls; [`Device::counters`] adds the state.
     pub counted: Counters,
+    /// If the program's exit is reported.
+    pub account: Option<Account>,
 }
 
 impl Device {
@@ -71,7 +66,7 @@ impl Device {
             ordinal,
             pools_supported: true,
             computes: contents::computes(),
-            memory: DeviceMemory::new(capacity(), range::PAGE),
+            memory: DeviceMemory::new(Card::get().memory, range::PAGE),
             clocks: Clocks::default(),
             objects: Objects::default(),
             faults: Faults::default(),
@@ -79,6 +74,7 @@ impl Device {
             late: Late::new(),
             copies: Copies::default(),
             counted: Counters::default(),
+            account: report::is_wanted().then(Account::default),
         }
     }
 
@@ -115,6 +111,11 @@ impl Device {
                 self.counted.peak_live_bytes =
                     self.counted.peak_live_bytes.max(self.counted.live_bytes);
                 self.counted.peak_used = self.counted.peak_used.max(self.memory.used());
+                if let Some(account) = &mut self.account
+                    && let Some(live) = self.memory.live_at_mut(address)
+                {
+                    live.place = account.allocated(bytes);
+                }
                 if !self.computes {
                     self.clear(address, bytes);
                 } else if bytes <= POISONED {
@@ -122,7 +123,12 @@ impl Device {
                     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
                 }
             }
-            Err(_) => self.counted.failed_allocations += 1,
+            Err(_) => {
+                self.counted.failed_allocations += 1;
+                if let Some(account) = &mut self.account {
+                    account.refused(bytes);
+                }
+            }
         }
         outcome
     }
@@ -134,13 +140,17 @@ impl Device {
             self.faults.refused.push(address);
             return Err(status);
         }
-        let bytes = self.memory.live.get(&address).map_or(0, |live| live.bytes);
+        let live = self.memory.live.get(&address);
+        let (bytes, place) = live.map_or((0, 0), |live| (live.bytes, live.place));
         if let Some(stream) = stream {
             self.note_use(address..address + bytes, stream);
         }
         self.memory.free(address, stream, &mut self.clocks)?;
         self.counted.frees += 1;
         self.counted.live_bytes -= bytes;
+        if let Some(account) = &mut self.account {
+            account.freed(place, bytes);
+        }
         self.trace.note(|| format!("free {bytes}"));
         Ok(())
     }
@@ -190,7 +200,8 @@ impl Device {
                 .iter()
                 .filter(|(serial, pool)| **serial > 1 && !pool.destroyed)
                 .count() as u64,
-            live_libraries: (objects.blas.len() + objects.generators.len()) as u64,
+            live_libraries: (objects.blas.len() + objects.dnn.len() + objects.generators.len())
+                as u64,
             live_host_bytes: self.memory.host.values().sum(),
             retained_contexts: objects.retained,
             device_used: self.memory.used(),

@@ -67,6 +67,12 @@ pub struct Blas {
     pub atomics_mode: u32,
 }
 
+/// A cuDNN handle.
+#[derive(Clone, Copy, Debug)]
+pub struct Dnn {
+    pub stream: u64,
+}
+
 /// A cuRAND generator.
 #[derive(Clone, Copy, Debug)]
 pub struct Generator {
@@ -93,6 +99,7 @@ pub struct Objects {
     pub modules: HashMap<u64, Module>,
     pub functions: HashMap<u64, Function>,
     pub blas: HashMap<u64, Blas>,
+    pub dnn: HashMap<u64, Dnn>,
     pub generators: HashMap<u64, Generator>,
     /// How many times the primary context is retained.
     pub retained: u64,

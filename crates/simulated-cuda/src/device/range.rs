@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// Bytes of address space that a device reserves, far more than any capacity in tests.
+use crate::report;
+
+/// Bytes of address space that a device reserves, or twice its memory if that is more.
 const RESERVED: u64 = 256 << 30;
 
 /// Granularity of placement in bytes, the size of a device page.
@@ -20,9 +22,9 @@ pub struct Range {
 }
 
 impl Range {
-    /// Reserves addresses; fewer than [`RESERVED`] if the machine does not grant them.
-    pub fn reserve() -> Range {
-        let mut reserved = RESERVED;
+    /// Reserves addresses for so many bytes of memory; fewer than [`RESERVED`] if the machine does not grant them.
+    pub fn reserve(memory: u64) -> Range {
+        let mut reserved = RESERVED.max(memory.saturating_mul(2));
         loop {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -46,8 +48,17 @@ impl Range {
                     placed: BTreeMap::new(),
                 };
             }
-            reserved /= 2;
-            assert!(reserved >= PAGE, "no address space for a simulated device");
+            reserved = (reserved / 2).next_multiple_of(PAGE);
+            if reserved < memory.max(2 * PAGE) {
+                report::problem(
+                    "addresses",
+                    &format!(
+                        "a device of {memory} bytes needs as many addresses, and the machine does not grant them (`ulimit -v`)"
+                    ),
+                );
+                eprintln!("simulated CUDA: no address space for a device of {memory} bytes");
+                std::process::abort();
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Contexts: a device's primary context, and others that share all state with it.
 
 use super::current;
-use crate::device::CONTEXT_BYTES;
+use crate::card::Card;
 use crate::handle::Kind;
 use crate::simulator::{device, of_handle};
 use crate::status::{Outcome, Status, answer, not_modelled, store, store_if_wanted};
@@ -15,7 +15,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, ordinal: i3
             if let Some(status) = device.faults.context {
                 return Err(status);
             }
-            device.memory.take_overhead(CONTEXT_BYTES)?;
+            device.memory.take_overhead(Card::get().context)?;
         }
         device.objects.retained += 1;
         // SAFETY: the caller passes a place for one handle.
@@ -34,7 +34,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) -> u32 {
         }
         device.objects.retained -= 1;
         if device.objects.retained == 0 {
-            device.memory.overhead -= CONTEXT_BYTES;
+            device.memory.overhead -= Card::get().context;
         }
         Ok(())
     })
@@ -79,7 +79,7 @@ pub extern "C" fn cuDevicePrimaryCtxSetFlags_v2(ordinal: i32, flags: u32) -> u32
 
 fn create(context: *mut u64, ordinal: i32) -> Outcome {
     let mut device = device(ordinal)?;
-    device.memory.take_overhead(CONTEXT_BYTES)?;
+    device.memory.take_overhead(Card::get().context)?;
     let serial = device.objects.serial();
     device.objects.contexts.push(serial);
     let handle = device.handle(Kind::Context, serial);
@@ -92,6 +92,23 @@ fn create(context: *mut u64, ordinal: i32) -> Outcome {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut u64, _flags: u32, ordinal: i32) -> u32 {
     answer(|| create(context, ordinal))
+}
+
+/// Creates another context and makes it current; its affinity to multiprocessors is not modelled. CUDA 13 has [`cuCtxCreate_v4`] instead.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxCreate_v3(
+    context: *mut u64,
+    _affinities: u64,
+    count: i32,
+    _flags: u32,
+    ordinal: i32,
+) -> u32 {
+    answer(|| {
+        if count != 0 {
+            not_modelled("cuCtxCreate_v3 with an affinity");
+        }
+        create(context, ordinal)
+    })
 }
 
 /// Creates another context and makes it current; parameters (affinity, graphics) are not modelled.
@@ -124,7 +141,7 @@ pub extern "C" fn cuCtxDestroy_v2(context: u64) -> u32 {
             .objects
             .contexts
             .swap_remove(known.ok_or(Status::INVALID_CONTEXT)?);
-        device.memory.overhead -= CONTEXT_BYTES;
+        device.memory.overhead -= Card::get().context;
         if current::get() == context {
             current::pop();
         }

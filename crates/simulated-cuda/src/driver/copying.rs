@@ -49,6 +49,19 @@ fn lock_owners(
     Ok(devices)
 }
 
+/// Says whose contents are known after a copy, and what the host has read without knowing it.
+fn note_contents(devices: &mut [MutexGuard<'static, Device>], to: u64, from: u64, bytes: u64) {
+    let known = devices.iter().all(|device| device.knows(from));
+    let to_host = simulator::owner(to).is_none();
+    for device in devices {
+        if to_host {
+            device.note_read_back(from, bytes);
+        } else {
+            device.note_written(to, known);
+        }
+    }
+}
+
 /// # Safety
 /// The addresses that are not in `checked` must be valid for `bytes` bytes, those of pinned memory until the copy is done.
 unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option<u64>) -> Outcome {
@@ -63,6 +76,7 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
         }
         device.follow_copy(to, from, bytes as u64, stream);
     }
+    note_contents(&mut devices, to, from, bytes as u64);
     if !devices.iter().all(|device| device.keeps(to)) {
         return Ok(());
     }
@@ -233,6 +247,9 @@ fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Optio
     };
     if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
         device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
+    }
+    for device in &mut devices {
+        device.note_written(to, true);
     }
     let is_kept = devices.iter().all(|device| device.keeps(to));
     match devices.as_mut_slice() {

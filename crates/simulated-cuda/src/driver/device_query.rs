@@ -3,60 +3,9 @@
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
 
+use crate::card::Card;
 use crate::simulator::{self, DRIVER_VERSION, device};
 use crate::status::{Outcome, Status, answer, store};
-
-/// The name of every simulated device.
-pub const DEVICE_NAME: &str = "Simulated H100 (host memory)";
-
-/// `CU_DEVICE_ATTRIBUTE_…` numbers with the values of an H100, as far as programs plan their work with them.
-const ATTRIBUTES: &[(u32, i32)] = &[
-    (1, 1024),       // threads per block
-    (2, 1024),       // block x
-    (3, 1024),       // block y
-    (4, 64),         // block z
-    (5, i32::MAX),   // grid x
-    (6, 65535),      // grid y
-    (7, 65535),      // grid z
-    (8, 48 << 10),   // shared memory per block
-    (9, 64 << 10),   // constant memory
-    (10, 32),        // warp
-    (11, i32::MAX),  // pitch
-    (12, 65536),     // registers per block
-    (13, 1_980_000), // clock, kHz
-    (14, 512),       // texture alignment
-    (15, 1),         // overlap
-    (16, 132),       // multiprocessors
-    (17, 0),         // execution timeout
-    (18, 0),         // integrated
-    (19, 1),         // maps host memory
-    (20, 0),         // compute mode
-    (31, 1),         // concurrent kernels
-    (32, 1),         // ECC
-    (34, 0),         // PCI device
-    (36, 2_619_000), // memory clock, kHz
-    (37, 5120),      // memory bus, bits
-    (38, 50 << 20),  // L2 cache
-    (39, 2048),      // threads per multiprocessor
-    (40, 3),         // copy engines
-    (41, 1),         // unified addressing
-    (50, 0),         // PCI domain
-    (75, 9),         // compute capability, major
-    (76, 0),         // compute capability, minor
-    (78, 1),         // stream priorities
-    (81, 228 << 10), // shared memory per multiprocessor
-    (82, 65536),     // registers per multiprocessor
-    (83, 0),         // managed memory: not simulated
-    (87, 2),         // ratio of single to double precision
-    (88, 0),         // pageable memory access
-    (95, 0),         // cooperative launch: not simulated
-    (97, 227 << 10), // shared memory per block, opted in
-    (102, 0),        // virtual memory management: not simulated
-    (106, 32),       // blocks per multiprocessor
-    (111, 1024),     // reserved shared memory per block
-    (119, 0),        // handle types of pools
-    (120, 0),        // cluster launch: not simulated
-];
 
 /// Starts the driver.
 #[unsafe(no_mangle)]
@@ -123,7 +72,7 @@ pub unsafe extern "C" fn cuDeviceGetName(to: *mut c_char, room: i32, ordinal: i3
     answer(|| {
         drop(device(ordinal)?);
         // SAFETY: the caller says how much room there is.
-        unsafe { store_text(to, usize::try_from(room).unwrap_or(0), DEVICE_NAME) }
+        unsafe { store_text(to, usize::try_from(room).unwrap_or(0), &Card::get().name) }
     })
 }
 
@@ -160,10 +109,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(to: *mut i32, attribute: u32, ordi
             0 => return Err(Status::INVALID_VALUE),
             33 => ordinal + 1, // PCI bus
             115 => i32::from(device.pools_supported),
-            _ => ATTRIBUTES
-                .iter()
-                .find(|(known, _)| *known == attribute)
-                .map_or(0, |(_, value)| *value),
+            _ => Card::get().attribute(attribute),
         };
         // SAFETY: the caller passes a place for one number.
         unsafe { store(to, value) }

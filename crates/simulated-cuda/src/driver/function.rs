@@ -1,16 +1,12 @@
 //! Attributes and occupancy of kernels. Numbers of registers and the like are made up, because nothing is compiled.
 
 use super::current;
+use crate::card::Card;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
 use crate::status::{Outcome, Status, answer, store, store_if_wanted};
 
-const MULTIPROCESSORS: i32 = 132;
-const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
-const SHARED_PER_MULTIPROCESSOR: usize = 228 << 10;
-/// The most shared memory that a block may have after opting in.
-const SHARED_PER_BLOCK: usize = 227 << 10;
 /// The shared memory of a block without opting in.
 const SHARED_DEFAULT: i32 = 48 << 10;
 const THREADS_PER_BLOCK: i32 = 1024;
@@ -61,7 +57,11 @@ pub extern "C" fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) 
             .functions
             .get_mut(&serial)
             .ok_or(Status::INVALID_HANDLE)?;
-        if attribute == 8 && usize::try_from(value).map_or(true, |bytes| bytes > SHARED_PER_BLOCK) {
+        if attribute == 8
+            && usize::try_from(value).map_or(true, |bytes| {
+                bytes > Card::get().shared_per_block() as usize
+            })
+        {
             return Err(Status::INVALID_VALUE);
         }
         known.attributes.insert(attribute, value);
@@ -77,11 +77,12 @@ pub extern "C" fn cuFuncSetCacheConfig(function: u64, _config: u32) -> u32 {
 
 /// The number of blocks that fit on a multiprocessor, from their threads and shared memory.
 fn resident(block: i32, shared: usize) -> Outcome<i32> {
-    if !(1..=THREADS_PER_BLOCK).contains(&block) || shared > SHARED_PER_BLOCK {
+    if !(1..=THREADS_PER_BLOCK).contains(&block) || shared > Card::get().shared_per_block() as usize
+    {
         return Err(Status::INVALID_VALUE);
     }
-    let by_shared = SHARED_PER_MULTIPROCESSOR / (shared + 1024);
-    Ok((THREADS_PER_MULTIPROCESSOR / block)
+    let by_shared = Card::get().attribute(81) as usize / (shared + 1024);
+    Ok((Card::get().attribute(39) / block)
         .min(BLOCKS_PER_MULTIPROCESSOR)
         .min(by_shared as i32))
 }
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
         let bytes = shared_of.map_or(shared, |shared_of| shared_of(size));
         // SAFETY: null, or places for one number each.
         unsafe {
-            store_if_wanted(grid, MULTIPROCESSORS * resident(size, bytes)?);
+            store_if_wanted(grid, Card::get().attribute(16) * resident(size, bytes)?);
             store_if_wanted(block, size);
         }
         Ok(())
@@ -172,8 +173,8 @@ pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
             .ok()
             .filter(|&blocks| blocks > 0)
             .ok_or(Status::INVALID_VALUE)?;
-        let share = (SHARED_PER_MULTIPROCESSOR / blocks).saturating_sub(1024);
+        let share = (Card::get().attribute(81) as usize / blocks).saturating_sub(1024);
         // SAFETY: the caller passes a place for one number.
-        unsafe { store(bytes, share.min(SHARED_PER_BLOCK)) }
+        unsafe { store(bytes, share.min(Card::get().shared_per_block() as usize)) }
     })
 }

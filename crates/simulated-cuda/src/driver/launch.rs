@@ -1,14 +1,13 @@
 //! Kernel launches.
 
 use super::current::on_stream;
+use crate::card::Card;
 use crate::device::Device;
 use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
 use crate::ptx::{Fault, Kernel, Launch};
 use crate::status::{Outcome, Status, not_modelled};
 
-/// The most shared memory that a launch may request.
-const MOST_SHARED: u32 = 227 << 10;
 const MOST_THREADS: u64 = 1024;
 
 /// Packs the arguments. The caller passes a pointer to each.
@@ -53,7 +52,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     let kernel = known.ok_or(Status::INVALID_HANDLE)?.kernel.clone();
     let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
     let empty = launch.grid.contains(&0) || launch.block.contains(&0);
-    if empty || threads > MOST_THREADS || launch.dynamic_shared > MOST_SHARED {
+    if empty || threads > MOST_THREADS || launch.dynamic_shared > Card::get().shared_per_block() {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: by contract.
@@ -65,6 +64,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
         return Ok(());
     }
     device.note_arguments(&arguments, key);
+    device.note_computed(&arguments);
     if !device.computes {
         return Ok(());
     }

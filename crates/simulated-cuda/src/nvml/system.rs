@@ -7,7 +7,8 @@ use super::control::{REVERSED, is_lost};
 use super::{
     INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NvmlResult, answer, device, give, invalid,
 };
-use crate::driver::device_query::{DEVICE_NAME, pci_bus_id, store_text, uuid};
+use crate::card::Card;
+use crate::driver::device_query::{pci_bus_id, store_text, uuid};
 use crate::handle::Kind;
 use crate::simulator::{self, DRIVER_VERSION};
 use crate::status::SUCCESS;
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn nvmlDeviceGetName(handle: u64, to: *mut c_char, room: u
     answer(|| {
         let _device = device("nvmlDeviceGetName", handle)?;
         // SAFETY: the caller says how much room there is.
-        unsafe { give_text(to, room, DEVICE_NAME) }
+        unsafe { give_text(to, room, &Card::get().name) }
     })
 }
 

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod convolution;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use simulated_cuda::control::*;

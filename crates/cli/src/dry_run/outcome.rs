@@ -1,0 +1,97 @@
+use std::process::ExitStatus;
+
+use candle_headroom_environment::dry_run::{Card, Fit, Report};
+use serde::Serialize;
+
+/// How a dry run ended. The number is the exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Fits = 0,
+    DoesNotFit = 1,
+    TooClose = 2,
+    /// The program failed, and not for lack of memory.
+    ProgramFailed = 3,
+    NoDevice = 4,
+    NotStarted = 5,
+    MissingLibrary = 6,
+    NotModelled = 7,
+    Forked = 8,
+    OtherDriver = 9,
+    Addresses = 10,
+    TimeLimit = 11,
+    UnknownCard = 12,
+    NoDriver = 13,
+    CannotWrite = 14,
+}
+
+impl From<Fit> for Outcome {
+    fn from(fit: Fit) -> Self {
+        match fit {
+            Fit::Yes => Self::Fits,
+            Fit::TooClose => Self::TooClose,
+            Fit::No => Self::DoesNotFit,
+        }
+    }
+}
+
+impl Outcome {
+    /// What came of a program that ran to this status with this report on this card, and a sentence where it is more than whether it fits.
+    pub fn of(status: ExitStatus, report: &Report, card: &Card) -> (Self, Option<String>) {
+        if let Some(problem) = report.problems.first() {
+            let (outcome, begin) = match problem.problem.as_str() {
+                "forked" => (Self::Forked, "the program's forks are not followed: "),
+                "other driver" => (
+                    Self::OtherDriver,
+                    "the program also loaded another driver, which this run did not see: ",
+                ),
+                "addresses" => (Self::Addresses, "too few addresses: "),
+                "time" => (Self::TimeLimit, "the program was ended (--time-limit): "),
+                _ => (
+                    Self::NotModelled,
+                    "the simulated driver lacks what the program called: ",
+                ),
+            };
+            return (outcome, Some(format!("{begin}{}", problem.what)));
+        }
+        let Some(device) = report.largest() else {
+            return Self::without_device(status);
+        };
+        if status.success() {
+            return (card.fits(device.peak_tensor_bytes).into(), None);
+        }
+        match device
+            .refused
+            .as_ref()
+            .filter(|_| device.ended_for_lack_of_memory())
+        {
+            Some(refused) => match card.fits(refused.held_bytes.saturating_add(refused.bytes)) {
+                Fit::TooClose => (Self::TooClose, None),
+                _ => (Self::DoesNotFit, None),
+            },
+            None => {
+                let why = format!(
+                    "the program failed ({status}) and not for lack of memory; the figures are of what it did until then"
+                );
+                (Self::ProgramFailed, Some(why))
+            }
+        }
+    }
+
+    /// The loader ends a program with 127 if it misses a library.
+    fn without_device(status: ExitStatus) -> (Self, Option<String>) {
+        let (outcome, why) = match status.code() {
+            Some(127) => (
+                Self::MissingLibrary,
+                "the program did not start: if the loader names a library above, it is not in the set, which is that of CUDA 12 and 13 \
+                 (libcuda, cudart, cublas, cublasLt, curand, nvrtc, cudnn 9, NVML, NCCL)",
+            ),
+            _ => (
+                Self::NoDevice,
+                "the program used no CUDA device: build it with candle's feature `cuda` and have it ask for one; a libcuda that it opens by \
+                 its absolute path, and an LD_LIBRARY_PATH that it sets for others, are not followed",
+            ),
+        };
+        (outcome, Some(format!("{why} ({status})")))
+    }
+}

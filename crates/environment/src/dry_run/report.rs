@@ -1,0 +1,172 @@
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// What the simulated driver reports of a program: `crates/simulated-cuda/src/report.rs` writes it.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub devices: Vec<Device>,
+    pub problems: Vec<Problem>,
+}
+
+/// What one process did on one device. Bytes.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Device {
+    pub process: u32,
+    pub device: u32,
+    pub capacity_bytes: u64,
+    pub peak_tensor_bytes: u64,
+    pub allocations: u64,
+    pub refused_allocations: u64,
+    pub kernels: u64,
+    pub library_calls: u64,
+    pub peak: Peak,
+    pub refused: Option<Refused>,
+    pub pieces: Vec<Piece>,
+    pub read_back: Vec<ReadBack>,
+    pub line: Line,
+}
+
+/// What the program said that it did: nothing if it does not use candle-headroom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Place {
+    /// Such as `step 2`.
+    #[serde(default)]
+    pub work: String,
+    pub phase: String,
+    pub layers: String,
+}
+
+/// The highest use.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Peak {
+    #[serde(flatten)]
+    pub at: Place,
+    pub held: Vec<Held>,
+}
+
+/// Bytes that are held, by the place that allocated them.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Held {
+    #[serde(flatten)]
+    pub by: Place,
+    pub bytes: u64,
+}
+
+/// The last allocation that there was no memory for.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Refused {
+    #[serde(flatten)]
+    pub at: Place,
+    pub bytes: u64,
+    pub held_bytes: u64,
+    /// Allocations after it that succeeded.
+    pub allocations_since: u64,
+}
+
+/// The micro-batches of so many samples, or the updates (0 samples).
+#[derive(Debug, Clone, Deserialize)]
+pub struct Piece {
+    pub samples: u64,
+    pub count: u64,
+    pub refused: u64,
+    /// Of one without a refusal: the most that was held, and what was held when it began.
+    pub peak_bytes: u64,
+    pub before_bytes: u64,
+}
+
+/// What the program copied to the host although nothing had computed it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ReadBack {
+    #[serde(flatten)]
+    pub at: Place,
+    pub copies: u64,
+    pub bytes: u64,
+}
+
+/// Bytes held: the highest of each `stride` allocations.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Line {
+    pub stride: u64,
+    pub bytes: Vec<u64>,
+}
+
+/// What a dry run cannot follow.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Problem {
+    /// `not modelled`, `forked`, `other driver`, `addresses` or `time`.
+    pub problem: String,
+    pub what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Device(Box<Device>),
+    Problem(Problem),
+}
+
+impl Report {
+    /// Reads the driver's file. It is empty if no process used a device.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is another driver's.
+    pub fn read(file: &Path) -> io::Result<Self> {
+        let text = std::fs::read_to_string(file)?;
+        let mut report = Self::default();
+        for line in text.lines() {
+            match serde_json::from_str(line)? {
+                Entry::Device(device) => report.devices.push(*device),
+                Entry::Problem(problem) => report.problems.push(problem),
+            }
+        }
+        Ok(report)
+    }
+
+    /// The device on which a process held the most.
+    pub fn largest(&self) -> Option<&Device> {
+        let devices = self.devices.iter();
+        devices.max_by_key(|device| device.peak_tensor_bytes)
+    }
+}
+
+impl Place {
+    /// As a sentence has it: `step 2, backward, layers.17.mlp`.
+    pub fn describe(&self) -> String {
+        let parts = [&self.work, &self.phase, &self.layers];
+        let parts = parts.map(String::as_str).into_iter();
+        parts
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+impl Device {
+    /// Whether the last that is known of the program is an allocation that there was no memory for: a few may follow, as a program ends.
+    pub fn ended_for_lack_of_memory(&self) -> bool {
+        self.refused
+            .as_ref()
+            .is_some_and(|refused| refused.allocations_since < 16)
+    }
+
+    /// Bytes that one more sample of a micro-batch takes, by two sizes, or by one and what was held before it.
+    pub fn bytes_per_sample(&self) -> Option<u64> {
+        let done = |piece: &&Piece| piece.samples > 0 && piece.peak_bytes > 0;
+        let mut pieces: Vec<_> = self.pieces.iter().filter(done).collect();
+        pieces.sort_by_key(|piece| piece.samples);
+        let last = pieces.pop()?;
+        let (bytes, samples) = match pieces.first() {
+            Some(first) => (
+                last.peak_bytes.checked_sub(first.peak_bytes)?,
+                last.samples - first.samples,
+            ),
+            None => (
+                last.peak_bytes.checked_sub(last.before_bytes)?,
+                last.samples,
+            ),
+        };
+        Some(bytes / samples).filter(|bytes| *bytes > 0)
+    }
+}

@@ -1,0 +1,232 @@
+//! Who held a device's memory, when it was highest and over time, for the report at the program's exit.
+
+use std::collections::BTreeMap;
+
+use super::Device;
+use crate::marks::{self, Here};
+
+/// The most points of a time line.
+const POINTS: usize = 512;
+
+/// Bytes held, allocation by allocation: the highest of each `stride` allocations.
+#[derive(Debug)]
+pub struct Line {
+    pub stride: u64,
+    seen: u64,
+    pub points: Vec<u64>,
+}
+
+impl Default for Line {
+    fn default() -> Line {
+        Line {
+            stride: 1,
+            seen: 0,
+            points: Vec::new(),
+        }
+    }
+}
+
+impl Line {
+    fn add(&mut self, bytes: u64) {
+        if self.seen.is_multiple_of(self.stride) {
+            if self.points.len() == POINTS {
+                let pairs = self.points.chunks(2);
+                self.points = pairs
+                    .filter_map(|pair| pair.iter().max().copied())
+                    .collect();
+                self.stride *= 2;
+            }
+            self.points.push(bytes);
+        } else if let Some(last) = self.points.last_mut() {
+            *last = bytes.max(*last);
+        }
+        self.seen += 1;
+    }
+}
+
+/// An allocation that there was no memory for.
+#[derive(Debug)]
+pub struct Refused {
+    pub bytes: u64,
+    pub held: u64,
+    pub here: Here,
+    /// Allocations since then that succeeded.
+    pub since: u64,
+}
+
+/// The micro-batches of so many samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pieces {
+    pub count: u64,
+    /// Those of them in which an allocation was refused.
+    pub refused: u64,
+    /// The most that was held in one that had none refused, and what was held when that one began.
+    pub peak: u64,
+    pub before: u64,
+}
+
+/// What the program copied to the host although this run does not know it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadBack {
+    pub copies: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+struct Piece {
+    serial: u64,
+    samples: u64,
+    is_refused: bool,
+    peak: u64,
+    before: u64,
+}
+
+/// The account of one device.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Bytes held, by the place that allocated them.
+    held: Vec<u64>,
+    total: u64,
+    pub peak: u64,
+    /// What was held at the peak, by place, and where the program was.
+    pub held_at_peak: Vec<u64>,
+    pub peak_here: Here,
+    pub refused: Option<Refused>,
+    piece: Option<Piece>,
+    /// By number of samples.
+    pieces: BTreeMap<u64, Pieces>,
+    /// By place.
+    pub read_back: BTreeMap<usize, ReadBack>,
+    pub line: Line,
+}
+
+impl Account {
+    fn at(&mut self, place: usize) -> &mut u64 {
+        if self.held.len() <= place {
+            self.held.resize(place + 1, 0);
+        }
+        &mut self.held[place]
+    }
+
+    /// Follows the pieces of work of the thread that allocates; other threads belong to none.
+    fn follow(&mut self, here: &Here) {
+        let Some(work) = &here.work else { return };
+        if self
+            .piece
+            .as_ref()
+            .is_some_and(|piece| piece.serial == work.serial)
+        {
+            return;
+        }
+        let next = Piece {
+            serial: work.serial,
+            samples: work.samples,
+            is_refused: false,
+            peak: self.total,
+            before: self.total,
+        };
+        if let Some(last) = self.piece.replace(next) {
+            Self::add(&mut self.pieces, &last);
+        }
+    }
+
+    fn add(to: &mut BTreeMap<u64, Pieces>, piece: &Piece) {
+        let pieces = to.entry(piece.samples).or_default();
+        pieces.count += 1;
+        pieces.refused += u64::from(piece.is_refused);
+        if !piece.is_refused && piece.peak >= pieces.peak {
+            pieces.peak = piece.peak;
+            pieces.before = piece.before;
+        }
+    }
+
+    /// Counts an allocation; returns the number of the place to which it belongs.
+    pub fn allocated(&mut self, bytes: u64) -> usize {
+        let here = marks::here();
+        self.follow(&here);
+        *self.at(here.place) += bytes;
+        self.total += bytes;
+        if let Some(refused) = &mut self.refused {
+            refused.since += 1;
+        }
+        if let Some(piece) = &mut self.piece {
+            piece.peak = piece.peak.max(self.total);
+        }
+        self.line.add(self.total);
+        let place = here.place;
+        if self.total > self.peak {
+            self.peak = self.total;
+            self.held_at_peak.clone_from(&self.held);
+            self.peak_here = here;
+        }
+        place
+    }
+
+    pub fn freed(&mut self, place: usize, bytes: u64) {
+        *self.at(place) -= bytes;
+        self.total -= bytes;
+    }
+
+    /// Counts an allocation that there was no memory for.
+    pub fn refused(&mut self, bytes: u64) {
+        let here = marks::here();
+        self.follow(&here);
+        if let Some(piece) = &mut self.piece {
+            piece.is_refused = true;
+        }
+        self.refused = Some(Refused {
+            bytes,
+            held: self.total,
+            here,
+            since: 0,
+        });
+    }
+
+    /// The pieces of work by their number of samples, with the one in progress.
+    pub fn pieces(&self) -> BTreeMap<u64, Pieces> {
+        let mut pieces = self.pieces.clone();
+        if let Some(piece) = &self.piece {
+            Self::add(&mut pieces, piece);
+        }
+        pieces
+    }
+}
+
+impl Device {
+    /// Notes that a copy or a memset writes to a block what the host knows, if `known`.
+    pub fn note_written(&mut self, address: u64, known: bool) {
+        if self.account.is_some()
+            && let Some(live) = self.memory.live_at_mut(address)
+        {
+            live.is_known = known;
+        }
+    }
+
+    /// Whether a block holds what it would hold if the device computed, as far as copies and memsets wrote it.
+    pub fn knows(&self, address: u64) -> bool {
+        let live = self.memory.live_at(address);
+        self.computes || live.is_none_or(|live| live.is_known) && self.keeps(address)
+    }
+
+    /// Notes the blocks among a kernel's arguments: it may write to them.
+    pub fn note_computed(&mut self, arguments: &[u8]) {
+        if self.account.is_none() {
+            return;
+        }
+        for words in arguments.as_chunks().0 {
+            self.note_written(u64::from_ne_bytes(*words), false);
+        }
+    }
+
+    /// Notes a copy from a block to the host.
+    pub fn note_read_back(&mut self, address: u64, bytes: u64) {
+        if self.memory.live_at(address).is_none() || self.knows(address) {
+            return;
+        }
+        if let Some(account) = &mut self.account {
+            let read = account.read_back.entry(marks::here().place).or_default();
+            read.copies += 1;
+            read.bytes += bytes;
+        }
+    }
+}
