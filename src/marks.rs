@@ -14,8 +14,8 @@ pub(crate) struct Mark(
 #[inline]
 pub(crate) fn work((task, step, samples): (Task, u64, usize)) -> Mark {
     Mark(driver::enter(driver::WORK, samples as u64, || match task {
-        Task::Training => format!("step {step}"),
-        task => format!("{task} {step}"),
+        Task::Training => format!("step {}", step + 1),
+        task => format!("{task} {}", step + 1),
     }))
 }
 

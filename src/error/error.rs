@@ -480,6 +480,17 @@ subjects! {
     /// assert!(Fixed::new(0).unwrap_err().is_policy());
     /// ```
     Policy: is_policy,
+    /// Whether a [dry run](crate::testing) has no result.
+    ///
+    /// ```
+    /// # #[cfg(all(feature = "testing", unix))] {
+    /// use candle_headroom::testing::DryRun;
+    ///
+    /// let error = DryRun::on("a card that nobody knows").run(|| candle_core::Result::Ok(())).unwrap_err();
+    /// assert!(error.is_testing());
+    /// # }
+    /// ```
+    Testing: is_testing,
     /// Whether a setting of a dataset or loader cannot be used. [`DataError`](super::DataError) has the cases to act upon.
     ///
     /// ```

@@ -4,6 +4,8 @@
 //! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for this thread until their guard is dropped.
 //! [`FileFaults`] does the same to the files of a checkpoint or a timeline.
 //!
+//! `DryRun` is something else: it asks in a test whether work fits onto a GPU that is not there.
+//!
 //! A point that fails does so before its work begins, as an allocation does that the driver refuses. Points are counted in the order in
 //! which they are passed, so on one thread the same code passes the same points in each run: count them with `Faults::at(usize::MAX)`, then
 //! try each. Without the feature there are no points.
@@ -24,6 +26,8 @@
 //! # Ok::<(), candle_headroom::Error>(())
 //! ```
 
+#[cfg(all(feature = "testing", unix))]
+mod dry_run;
 #[cfg(feature = "testing")]
 mod enabled;
 #[cfg(all(feature = "distributed", feature = "testing"))]
@@ -31,6 +35,8 @@ mod engine;
 #[cfg(feature = "testing")]
 mod files;
 
+#[cfg(all(feature = "testing", unix))]
+pub use dry_run::{DryRun, Peak};
 #[cfg(feature = "testing")]
 pub(crate) use enabled::inject;
 #[cfg(all(feature = "distributed", feature = "testing"))]

@@ -11,6 +11,7 @@ mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
 mod data;
+mod dry_run;
 mod ema;
 mod engine;
 mod error;

@@ -181,26 +181,32 @@ impl Unknown {
 }
 
 impl Answer {
-    pub fn new(outcome: Outcome, why: Option<String>, cards: &[Card], report: &Report) -> Self {
+    pub fn new(
+        (outcome, why): (Outcome, Option<String>),
+        succeeded: bool,
+        cards: &[Card],
+        report: &Report,
+    ) -> Self {
         let largest = report.largest();
         let peak = largest.zip(cards.first());
         let peak = peak.map(|(device, card)| Peak::of(device, card));
-        let tensors = peak.as_ref().map(|peak| peak.tensor_bytes);
+        // What it asked for last does not show in what it held.
+        let died = largest.filter(|device| !succeeded && device.ended_for_lack_of_memory());
+        let wanted = died.and_then(|device| device.refused.as_ref());
+        let wanted = wanted.map(|refused| refused.held_bytes.saturating_add(refused.bytes));
+        let tensors = wanted.or(peak.as_ref().map(|peak| peak.tensor_bytes));
         let on_card = |card: &Card| OnCard {
             card: card.name.clone(),
             bytes: card.bytes,
             fits: match tensors.map(|tensors| card.fits(tensors)) {
-                Some(Fit::Yes) => "yes",
+                Some(Fit::Yes) if wanted.is_none() => "yes",
                 Some(Fit::TooClose) => "too close to say",
                 Some(Fit::No) => "no",
-                None => "not known",
+                // It did not get to its end.
+                Some(Fit::Yes) | None => "not known",
             },
         };
-        let mut on_cards = cards.iter().map(on_card).collect::<Vec<_>>();
-        // What it asked for last does not show in what it held.
-        if let (Some(first), Outcome::DoesNotFit) = (on_cards.first_mut(), outcome) {
-            first.fits = "no";
-        }
+        let on_cards = cards.iter().map(on_card).collect::<Vec<_>>();
         Self {
             outcome,
             why,
@@ -236,7 +242,12 @@ impl Answer {
             if !peak.at.is_empty() {
                 line("when", peak.at.clone());
             }
-            if let Some(refused) = &peak.refused {
+            // One that is refused at the very beginning is a question of the program's: does the driver keep a limit?
+            if let Some(refused) = peak
+                .refused
+                .as_ref()
+                .filter(|refused| refused.held_bytes > 0)
+            {
                 let at = match refused.at.as_str() {
                     "" => String::new(),
                     at => format!(", {at}"),

@@ -102,8 +102,8 @@ fn answer(arguments: &Arguments) -> Result<Outcome, Failure> {
     let status = done?;
     let report = report
         .map_err(|error| cannot_write(&format!("the driver's report cannot be read: {error}")))?;
-    let (outcome, why) = Outcome::of(status, &report, card);
-    let answer = Answer::new(outcome, why, &cards, &report);
+    let ended = Outcome::of(status, &report, card);
+    let answer = Answer::new(ended, status.success(), &cards, &report);
     if let Some(page) = &arguments.report {
         page::save(&answer, page).map_err(|error| cannot_write(&error))?;
     }
@@ -115,7 +115,7 @@ fn answer(arguments: &Arguments) -> Result<Outcome, Failure> {
     if let Some(why) = &answer.why {
         say("error", why);
     }
-    Ok(outcome)
+    Ok(answer.outcome)
 }
 
 /// Runs the program to its end. The driver ends it at the limit; a program that never gets to the driver is ended here.

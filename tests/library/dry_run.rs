@@ -1,0 +1,127 @@
+//! Work on a card that is not there: with the feature `cuda`, on the simulated driver.
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_headroom::testing::DryRun;
+
+fn zeros(gib: usize) -> Result<Tensor> {
+    Tensor::zeros((gib, 1 << 28), DType::F32, &Device::new_cuda(0)?)
+}
+
+#[cfg(feature = "cuda")]
+mod with_cuda {
+    use candle_core::{D, Module, Var};
+    use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
+    use candle_nn::{VarBuilder, VarMap, linear};
+
+    use super::*;
+
+    /// Parameters, moments and gradients are those of 1024 × 1024 numbers, the activations those of all samples.
+    #[test]
+    fn a_step_of_a_trainer() -> candle_headroom::Result<()> {
+        let peak = DryRun::on("RTX 4090").run(|| {
+            let memory = DeviceMemory::cuda(0).open()?;
+            let varmap = VarMap::new();
+            let vb = VarBuilder::from_varmap(&varmap, DType::F32, memory.device());
+            let layer = linear(1 << 10, 1 << 10, vb)?;
+            let optimizer = AdamW::builder(&varmap).build()?;
+            let mut trainer = AdaptiveTrainer::builder(optimizer)
+                .memory(&memory)
+                .build()?;
+            let x = Tensor::zeros((1 << 16, 1 << 10), DType::F32, memory.device())?;
+            for _ in 0..3 {
+                trainer.step(&x, |x, _| {
+                    layer.forward(x)?.sqr()?.mean(D::Minus1)?.mean_all()
+                })?;
+            }
+            candle_headroom::Result::Ok(())
+        })?;
+        assert!(peak.fits(), "{peak}");
+        let mib = peak.tensor_bytes() >> 20;
+        // The input has 256 MiB, and so have the output, its square and their gradients.
+        assert!((1024..2048).contains(&mib), "{peak}");
+        assert!(
+            peak.at().starts_with("step ") && peak.at().ends_with(", backward"),
+            "{peak}"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn work_that_does_not_fit() -> candle_headroom::Result<()> {
+        let peak = DryRun::on("RTX 3060").run(|| {
+            let _held = zeros(8)?;
+            zeros(8)
+        })?;
+        assert!(!peak.fits());
+        assert_eq!(peak.tensor_bytes(), 16 << 30);
+        assert_eq!(
+            peak.to_string(),
+            "16.0 GiB of tensors, on the card RTX 3060: does not fit"
+        );
+        Ok(())
+    }
+
+    /// As an adaptive batch does.
+    #[test]
+    fn work_that_goes_on_with_less() -> candle_headroom::Result<()> {
+        let peak = DryRun::on("RTX 3060").run(|| zeros(16).or_else(|_| zeros(4)))?;
+        assert!(peak.fits());
+        assert_eq!(peak.tensor_bytes(), 4 << 30);
+        Ok(())
+    }
+
+    #[test]
+    fn work_that_fails_for_another_reason() {
+        let failed = DryRun::on("24GiB").run(|| {
+            let w = Var::zeros((2, 3), DType::F32, &Device::new_cuda(0)?)?;
+            w.matmul(&w)
+        });
+        let error = failed.expect_err("the shapes do not match");
+        assert!(error.is_testing());
+        assert!(
+            error.to_string().contains("shape mismatch in matmul"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn work_that_does_not_end() {
+        let run = DryRun::on("24GiB").time_limit(Duration::from_secs(1));
+        let failed = run.run(|| {
+            let _held = zeros(1)?;
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            #[allow(unreachable_code)]
+            Result::Ok(())
+        });
+        let error = failed.expect_err("it does not end").to_string();
+        assert!(error.contains("it did not end within 1 s"), "{error}");
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_build_without_cuda_says_what_is_missing() {
+    let error = DryRun::on("RTX 4090")
+        .run(|| zeros(1))
+        .expect_err("there is no device");
+    assert!(error.is_testing());
+    assert!(
+        error.to_string().contains("build with the feature `cuda`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_test_without_a_name() {
+    let run = DryRun::on("RTX 4090").time_limit(Duration::from_secs(60));
+    let unnamed = std::thread::spawn(move || run.run(|| zeros(1)));
+    let error = unnamed
+        .join()
+        .expect("it does not panic")
+        .expect_err("which test is it?");
+    assert!(error.to_string().contains("`DryRun::test`"), "{error}");
+}
