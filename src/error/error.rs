@@ -486,7 +486,7 @@ subjects! {
     /// # #[cfg(all(feature = "testing", unix))] {
     /// use candle_headroom::testing::DryRun;
     ///
-    /// let error = DryRun::on("a card that nobody knows").run(|| candle_core::Result::Ok(())).unwrap_err();
+    /// let error = DryRun::on("a card that nobody knows").run(|| Ok(())).unwrap_err();
     /// assert!(error.is_testing());
     /// # }
     /// ```

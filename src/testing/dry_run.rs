@@ -32,8 +32,7 @@ const DONE: &str = "done";
 ///     let peak = DryRun::on("RTX 4090").run(|| {
 ///         let device = Device::new_cuda(0)?;
 ///         let x = Tensor::zeros((4096, 4096), DType::BF16, &device)?;
-///         x.matmul(&x)?;
-///         candle_core::Result::Ok(())
+///         Ok(x.matmul(&x)?)
 ///     })?;
 ///     assert!(peak.fits(), "{peak}");
 ///     Ok(())
@@ -72,7 +71,7 @@ impl DryRun {
     /// ```
     /// use candle_headroom::testing::DryRun;
     ///
-    /// let error = DryRun::on("RTX 9999").run(|| candle_core::Result::Ok(())).unwrap_err();
+    /// let error = DryRun::on("RTX 9999").run(|| Ok(())).unwrap_err();
     /// assert!(error.to_string().contains("RTX 4090")); // the cards that are known
     /// ```
     pub fn on(card: impl Into<String>) -> Self {
@@ -120,7 +119,7 @@ impl DryRun {
     /// use candle_core::{DType, Device, Tensor};
     /// use candle_headroom::testing::DryRun;
     ///
-    /// let peak = DryRun::on("24GiB").run(|| Tensor::zeros(1 << 30, DType::F32, &Device::new_cuda(0)?))?;
+    /// let peak = DryRun::on("24GiB").run(|| Ok(Tensor::zeros(1 << 30, DType::F32, &Device::new_cuda(0)?)?))?;
     /// assert_eq!(peak.tensor_bytes(), 4 << 30);
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
@@ -128,7 +127,7 @@ impl DryRun {
     /// # Errors
     /// [`is_testing`](crate::Error::is_testing): if the card is not known, the simulated driver is not there, or the work fails for another
     /// reason than memory. One that runs out of memory does not fit: that is a [`Peak`].
-    pub fn run<T, E: fmt::Display>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<Peak> {
+    pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Peak> {
         let card = self.card.parse::<Card>();
         let card = card.map_err(|error| invalid!(Testing, "{error}"))?;
         let named = thread::current();
@@ -176,7 +175,7 @@ impl DryRun {
 }
 
 /// Does the work, leaves its outcome in the file, and returns an error with which the test ends.
-fn do_work<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>, file: &Path) -> crate::Error {
+fn do_work<T>(work: impl FnOnce() -> Result<T>, file: &Path) -> crate::Error {
     let outcome = match work() {
         Ok(_) => DONE.to_owned(),
         Err(error) => format!("{error:#}"),

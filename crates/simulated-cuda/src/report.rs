@@ -218,7 +218,7 @@ fn line(device: &Device, account: &Account) -> String {
     });
     format!(
         "{{\"computes\":{},{},\"peak\":{{{},\"held\":{}}},\"refused\":{refused},\"pieces\":{},\"read_back\":{},\
-         \"line\":{{\"stride\":{},\"bytes\":{}}}}}",
+         \"line\":{{\"stride\":{},\"bytes\":{}}},\"digest\":\"{:016x}\"}}",
         device.computes,
         numbers.join(","),
         here(&account.peak_here),
@@ -227,5 +227,6 @@ fn line(device: &Device, account: &Account) -> String {
         list(read),
         account.line.stride,
         list(account.line.points.iter().map(u64::to_string)),
+        account.digest.0,
     )
 }

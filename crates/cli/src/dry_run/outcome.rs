@@ -81,15 +81,19 @@ impl Outcome {
     /// The loader ends a program with 127 if it misses a library.
     fn without_device(status: ExitStatus) -> (Self, Option<String>) {
         let (outcome, why) = match status.code() {
+            Some(0) => (
+                Self::NoDevice,
+                "the program used no CUDA device: build it with candle's feature `cuda` and have it ask for one; a libcuda that it opens by \
+                 its absolute path, and an LD_LIBRARY_PATH that it sets for others, are not followed",
+            ),
             Some(127) => (
                 Self::MissingLibrary,
                 "the program did not start: if the loader names a library above, it is not in the set, which is that of CUDA 12 and 13 \
                  (libcuda, cudart, cublas, cublasLt, curand, nvrtc, cudnn 9, NVML, NCCL)",
             ),
             _ => (
-                Self::NoDevice,
-                "the program used no CUDA device: build it with candle's feature `cuda` and have it ask for one; a libcuda that it opens by \
-                 its absolute path, and an LD_LIBRARY_PATH that it sets for others, are not followed",
+                Self::ProgramFailed,
+                "the program failed before it used a CUDA device",
             ),
         };
         (outcome, Some(format!("{why} ({status})")))

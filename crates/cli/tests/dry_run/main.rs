@@ -272,6 +272,17 @@ fn a_program_without_cuda() {
 }
 
 #[test]
+fn a_program_that_fails_before_it_uses_a_device() {
+    let mut command = BENCH.command(&["dry-run", "--gpu", "RTX 4090", "--", "false"]);
+    let output = command.output().expect("it starts");
+    ends(
+        &output,
+        3,
+        &["the program failed before it used a CUDA device (exit status: 1)"],
+    );
+}
+
+#[test]
 fn what_cannot_be_started() {
     let start = |program: &Path| {
         let mut command = BENCH.command(&["dry-run", "--gpu", "RTX 4090", "--"]);

@@ -44,6 +44,24 @@ impl Line {
     }
 }
 
+/// A number that differs if anything differs: FNV-1a.
+#[derive(Debug)]
+pub struct Digest(pub u64);
+
+impl Default for Digest {
+    fn default() -> Digest {
+        Digest(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, word: u64) {
+        for byte in word.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
 /// An allocation that there was no memory for.
 #[derive(Debug)]
 pub struct Refused {
@@ -98,6 +116,8 @@ pub struct Account {
     /// By place.
     pub read_back: BTreeMap<usize, ReadBack>,
     pub line: Line,
+    /// Of all allocations and frees, in their order.
+    pub digest: Digest,
 }
 
 impl Account {
@@ -153,6 +173,7 @@ impl Account {
             piece.peak = piece.peak.max(self.total);
         }
         self.line.add(self.total);
+        self.digest.add(bytes);
         let place = here.place;
         if self.total > self.peak {
             self.peak = self.total;
@@ -164,6 +185,8 @@ impl Account {
 
     pub fn freed(&mut self, place: usize, bytes: u64) {
         *self.at(place) -= bytes;
+        // Sizes are less than half of all numbers.
+        self.digest.add(!bytes);
         self.total -= bytes;
     }
 
@@ -174,6 +197,7 @@ impl Account {
         if let Some(piece) = &mut self.piece {
             piece.is_refused = true;
         }
+        self.digest.add((u64::MAX / 2).wrapping_add(bytes));
         self.refused = Some(Refused {
             bytes,
             held: self.total,

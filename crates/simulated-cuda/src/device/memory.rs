@@ -24,6 +24,8 @@ pub struct Live {
     pub place: usize,
     /// Whether it holds what copies and memsets wrote, and no kernel has had its address since.
     pub is_known: bool,
+    /// Whether anything was written to it, where nothing is computed.
+    pub is_written: bool,
 }
 
 /// The bytes of a device and their users.
@@ -175,6 +177,7 @@ impl DeviceMemory {
                 mark: None,
                 place: 0,
                 is_known: false,
+                is_written: false,
             },
         );
         Ok(address)

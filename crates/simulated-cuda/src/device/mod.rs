@@ -116,9 +116,7 @@ impl Device {
                 {
                     live.place = account.allocated(bytes);
                 }
-                if !self.computes {
-                    self.clear(address, bytes);
-                } else if bytes <= POISONED {
+                if self.computes && bytes <= POISONED {
                     // SAFETY: the block was just placed in this device's mapping and nobody has its address yet.
                     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
                 }
@@ -145,6 +143,7 @@ impl Device {
         if let Some(stream) = stream {
             self.note_use(address..address + bytes, stream);
         }
+        self.clear(address);
         self.memory.free(address, stream, &mut self.clocks)?;
         self.counted.frees += 1;
         self.counted.live_bytes -= bytes;

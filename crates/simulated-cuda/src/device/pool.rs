@@ -1,6 +1,6 @@
 //! A memory pool: segments reserved from the device, and the figures that its attributes report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::clock::{Clocks, Mark, StreamKey};
 use super::segment::Segment;
@@ -30,6 +30,8 @@ impl Gauge {
 #[derive(Debug)]
 pub struct Pool {
     segments: BTreeMap<u64, Segment>,
+    /// Room and address of each segment, so that those without room are not looked at.
+    by_room: BTreeSet<(u64, u64)>,
     /// Bytes that may be reserved; `None` without a limit.
     pub max_size: Option<u64>,
     /// Reserved bytes that a synchronization leaves in the pool.
@@ -47,6 +49,7 @@ impl Pool {
     pub fn new(max_size: Option<u64>) -> Pool {
         Pool {
             segments: BTreeMap::new(),
+            by_room: BTreeSet::new(),
             max_size,
             release_threshold: 0,
             reuse: [1; 3],
@@ -56,17 +59,27 @@ impl Pool {
         }
     }
 
-    /// Serves a request (a multiple of [`GRANULARITY`]) from reserved memory.
+    /// Serves a request (a multiple of [`GRANULARITY`]) from reserved memory: from the segment with the least room that can.
     pub fn take(&mut self, bytes: u64, stream: StreamKey, clocks: &Clocks) -> Option<u64> {
         let events = self.reuse[0] != 0;
-        let fits = |(&base, segment): (&u64, &Segment)| {
-            let (start, length) = segment.best_fit(bytes, stream, clocks, events)?;
-            Some((length, start, base))
-        };
-        let (_, start, base) = self.segments.iter().filter_map(fits).min()?;
-        self.segments.get_mut(&base)?.take(start, bytes);
+        let mut roomy = self.by_room.range((bytes, 0)..);
+        let (start, base) = roomy.find_map(|&(_, base)| {
+            let segment = self.segments.get(&base)?;
+            let (start, _) = segment.best_fit(bytes, stream, clocks, events)?;
+            Some((start, base))
+        })?;
+        self.change(base, |segment| segment.take(start, bytes));
         self.used.add(bytes);
         Some(start)
+    }
+
+    /// Changes what is live in a segment.
+    fn change<T>(&mut self, base: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
+        let segment = self.segments.get_mut(&base)?;
+        self.by_room.remove(&(segment.room, base));
+        let changed = change(segment);
+        self.by_room.insert((segment.room, base));
+        Some(changed)
     }
 
     /// Whether a segment of this size keeps the pool within its limit.
@@ -78,15 +91,19 @@ impl Pool {
     /// Adds a segment that the device has placed.
     pub fn grow(&mut self, start: u64, bytes: u64) {
         self.segments.insert(start, Segment::new(start, bytes));
+        self.by_room.insert((bytes, start));
         self.reserved.add(bytes);
     }
 
     /// Frees a live block. Other streams may use it once the work before the mark is finished.
     pub fn free(&mut self, address: u64, mark: Option<Mark>) {
-        if let Some((_, segment)) = self.segments.range_mut(..=address).next_back() {
-            let bytes = segment.free(address, mark);
-            self.used.subtract(bytes);
-        }
+        let base = self
+            .segments
+            .range(..=address)
+            .next_back()
+            .map(|(&base, _)| base);
+        let freed = base.and_then(|base| self.change(base, |segment| segment.free(address, mark)));
+        self.used.subtract(freed.unwrap_or(0));
     }
 
     /// Removes entirely free segments, highest first, while more than `keep` bytes are reserved; returns their addresses.
@@ -104,6 +121,7 @@ impl Pool {
                 break;
             }
             if let Some(segment) = self.segments.remove(&base) {
+                self.by_room.remove(&(segment.room, base));
                 self.reserved.subtract(segment.bytes);
                 given_up.push(base);
             }
@@ -117,6 +135,7 @@ impl Pool {
     /// Removes all segments of a destroyed pool.
     pub fn dissolve(&mut self) -> Vec<u64> {
         self.reserved.current = 0;
+        self.by_room.clear();
         std::mem::take(&mut self.segments).into_keys().collect()
     }
 }

@@ -33,6 +33,8 @@ struct Block {
 #[derive(Debug)]
 pub struct Segment {
     pub bytes: u64,
+    /// Bytes that are not live.
+    pub room: u64,
     blocks: BTreeMap<u64, Block>,
 }
 
@@ -45,7 +47,11 @@ impl Segment {
                 usage: Use::Free(None),
             },
         )]);
-        Segment { bytes, blocks }
+        Segment {
+            bytes,
+            room: bytes,
+            blocks,
+        }
     }
 
     /// Start and length of the smallest run of adjacent blocks that is free for this stream and large enough.
@@ -85,6 +91,7 @@ impl Segment {
 
     /// Makes the first `bytes` of a run live. The rest of its last block stays free with that block's mark.
     pub fn take(&mut self, start: u64, bytes: u64) {
+        self.room -= bytes;
         let end = start + bytes;
         let mut at = start;
         while at < end {
@@ -118,6 +125,7 @@ impl Segment {
         };
         block.usage = Use::Free(mark);
         let bytes = block.bytes;
+        self.room += bytes;
         self.join_next(start);
         if let Some((&before, _)) = self.blocks.range(..start).next_back() {
             self.join_next(before);

@@ -80,6 +80,19 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
     if !devices.iter().all(|device| device.keeps(to)) {
         return Ok(());
     }
+    if devices.iter().any(|device| !device.computes) {
+        let is_written = |address| devices.iter().all(|device| device.is_written(address));
+        if !is_written(from) {
+            if is_written(to) {
+                // SAFETY: by contract, or checked, as below.
+                unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
+            }
+            return Ok(());
+        }
+        devices
+            .iter_mut()
+            .for_each(|device| device.mark_written(to));
+    }
     if let [device] = devices.as_mut_slice()
         && stream.is_some()
         && device.defers()
@@ -232,7 +245,12 @@ pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream:
     answer_at_once(|| unsafe { copy_any(to, from, bytes, Some(stream)) })
 }
 
-fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Option<u64>) -> Outcome {
+fn fill<T: Copy + Default + PartialEq + Send + 'static>(
+    to: u64,
+    value: T,
+    count: usize,
+    stream: Option<u64>,
+) -> Outcome {
     let bytes = count
         .checked_mul(size_of::<T>())
         .ok_or(Status::INVALID_VALUE)?;
@@ -251,9 +269,19 @@ fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Optio
     for device in &mut devices {
         device.note_written(to, true);
     }
-    let is_kept = devices.iter().all(|device| device.keeps(to));
+    // Zeros are there already.
+    let is_zero = value == T::default();
+    let changes = |device: &MutexGuard<'_, Device>| {
+        device.computes || device.keeps(to) && (!is_zero || device.is_written(to))
+    };
+    let changes = devices.iter().all(changes);
+    if changes {
+        devices
+            .iter_mut()
+            .for_each(|device| device.mark_written(to));
+    }
     match devices.as_mut_slice() {
-        _ if count == 0 || !is_kept => {}
+        _ if count == 0 || !changes => {}
         [device] if stream.is_some() => device.execute(move |device| {
             device.check_live(&[to], bytes as u64)?;
             fill();

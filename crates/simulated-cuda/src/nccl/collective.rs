@@ -124,7 +124,10 @@ impl Call {
             return None;
         }
         self.check_agreement(&name)?;
-        self.compute(&name);
+        if device.keeps(self.receive) {
+            device.mark_written(self.receive);
+            self.compute(&name);
+        }
         // All ranks have given to this call, so they have read what was given to the one before.
         communicator
             .exchange
