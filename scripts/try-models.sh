@@ -3,9 +3,10 @@
 # differentiable operations, and with candle-headroom-nn, and prints how many Vars receive a gradient, whether gradients agree, bytes
 # for each sample, and how many losses a trainer takes for ones that depend on how a batch is cut.
 #
-#     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
+#     scripts/try-models.sh [--quick] [--models a,b,c] [--list | --cuda]
 #
-# --quick leaves out candle_nn, and the few models that take seconds; --list prints the models' names. Sources are candle-transformers'
+# --quick leaves out candle_nn, and the few models that take seconds; --list prints the models' names. --cuda takes two steps
+# of each on the simulated driver instead (`. scripts/cuda-env.sh`), and compares the allocations of executing and of allocating only. Sources are candle-transformers'
 # as published, from cargo's registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh,
 # under the target folder. It fails if a model is not reached with right gradients, unless tests/models says why not, and if it is
 # although tests/models says why not, or if its loss is refused. It needs cargo and python3.
@@ -19,11 +20,12 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
 work=$CARGO_TARGET_DIR/models
 mkdir -p "$work"
 
-quick='' chosen='' list=''
+quick='' chosen='' list='' cuda=''
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=1 ;;
         --list) list=1 ;;
+        --cuda) cuda=1 ;;
         --models) chosen=${2:?--models needs names, as a,b,c} && shift ;;
         *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" && exit 1 ;;
     esac
@@ -83,6 +85,14 @@ choose() { # PROGRAM
     if [ -n "$chosen" ]; then tr , '\n' <<<"$chosen"; elif [ -n "$quick" ]; then "$program" quick; else "$program" list; fi
 }
 
+if [ -n "$cuda" ]; then
+    manifest ours candle-headroom-nn "$root/crates/nn"
+    build ours "$work/ours/Cargo.toml" --features cuda
+    mapfile -t models < <(choose models-ours)
+    arguments=()
+    for model in "${models[@]}"; do arguments+=(-- "$CARGO_TARGET_DIR/debug/models-ours" update "$model"); done
+    MODELS_DEVICE=cuda python3 scripts/compare-modes.py "${arguments[@]}" && exit
+fi
 manifest plain plain-nn "$root/tests/models/plain-nn"
 build plain "$work/plain/Cargo.toml"
 if [ -n "$list" ]; then "$CARGO_TARGET_DIR/debug/models-plain" list && exit; fi

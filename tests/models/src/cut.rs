@@ -4,7 +4,7 @@ use crate::inputs::beginning_at;
 use crate::models::{Forward, Model};
 use crate::parameters::Parameters;
 use crate::run::loss_of;
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 use candle_headroom::{AdaptiveTrainer, Sgd};
 
 /// What the trainer says of as many samples as memory is measured for. None for a model that takes one sample only.
@@ -23,7 +23,7 @@ pub fn check(
         .and_then(|sgd| AdaptiveTrainer::builder(sgd).build());
     let mut trainer = trainer.map_err(candle_core::Error::wrap)?;
     // A model makes its inputs itself, of the samples that it is told.
-    let batch = Tensor::zeros(samples, DType::U8, &Device::Cpu)?;
+    let batch = Tensor::zeros(samples, DType::U8, crate::inputs::device())?;
     let check = trainer.check_cut(&batch, |_, micro| {
         let (first, count) = (micro.samples.start, micro.samples.len());
         beginning_at(first, || loss_of(&forward(count)?))

@@ -18,7 +18,7 @@ use std::path::Path;
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-const USAGE: &str = "usage: models list | quick | run FOLDER MODEL… | bytes FOLDER MODEL… | slopes MODEL | table ORIGINAL|- PLAIN OURS MODEL…";
+const USAGE: &str = "usage: models list | quick | run FOLDER MODEL… | bytes FOLDER MODEL… | slopes MODEL | update MODEL | table ORIGINAL|- PLAIN OURS MODEL…";
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +37,7 @@ fn main() -> anyhow::Result<()> {
         ["bytes", folder, names @ ..] => names
             .iter()
             .try_for_each(|name| measure_one(Path::new(folder), name))?,
+        ["update", name] => run::updates(&models::named(name)?)?,
         ["slopes", name] => run::slopes(&models::named(name)?)?,
         ["table", original, plain, ours, names @ ..] => {
             let original = (*original != "-").then(|| Path::new(*original));

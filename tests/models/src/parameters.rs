@@ -1,5 +1,6 @@
 //! Parameters whose first values depend on their names only, so that they are the same in every variant.
 
+use crate::inputs::device;
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ impl Parameters {
     }
 
     pub fn builder(&self) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(self.clone()), DType::F32, Device::Cpu)
+        VarBuilder::from_backend(Box::new(self.clone()), DType::F32, device().clone())
     }
 
     pub fn vars(&self) -> BTreeMap<String, Var> {
@@ -109,7 +110,7 @@ fn first_value(shape: &Shape, name: &str, init: Init) -> Result<Tensor> {
         ),
     };
     let numbers = Numbers::new(name).map(|unit| (centre + spread * unit) as f32);
-    Tensor::from_iter(numbers.take(shape.elem_count()), &Device::Cpu)?.reshape(shape)
+    Tensor::from_iter(numbers.take(shape.elem_count()), device())?.reshape(shape)
 }
 
 /// Uniform in -1..1 (splitmix64).

@@ -46,6 +46,21 @@ pub fn run(model: &Model, parameters: Parameters) -> Result<(Outcome, Gradients)
     Ok((outcome, gradients))
 }
 
+/// Two steps with their updates, of a model on any device: for those who count its allocations.
+pub fn updates(model: &Model) -> Result<()> {
+    let parameters = Parameters::without(model.absent);
+    let mut forward = (model.build)(parameters.builder())?;
+    for _ in 0..2 {
+        let (_, store) = step(&mut forward, model.batches.0)?;
+        for var in parameters.vars().values() {
+            if let Some(gradient) = store.get(var.as_tensor()) {
+                var.set(&(var.as_tensor() - (gradient * 1e-3)?)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The slope of the peak of live bytes, of a model that is made anew.
 pub fn bytes(model: &Model) -> Result<Option<f64>> {
     let mut forward = (model.build)(Parameters::without(model.absent).builder())?;

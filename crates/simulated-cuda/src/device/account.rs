@@ -116,7 +116,7 @@ pub struct Account {
     /// By place.
     pub read_back: BTreeMap<usize, ReadBack>,
     pub line: Line,
-    /// Of all allocations and frees, in their order.
+    /// Of all allocations and refusals, in their order. Frees are left out: what a program drops at once, such as candle's gradients, has no order.
     pub digest: Digest,
 }
 
@@ -185,8 +185,6 @@ impl Account {
 
     pub fn freed(&mut self, place: usize, bytes: u64) {
         *self.at(place) -= bytes;
-        // Sizes are less than half of all numbers.
-        self.digest.add(!bytes);
         self.total -= bytes;
     }
 
@@ -197,7 +195,8 @@ impl Account {
         if let Some(piece) = &mut self.piece {
             piece.is_refused = true;
         }
-        self.digest.add((u64::MAX / 2).wrapping_add(bytes));
+        // Sizes are less than half of all numbers.
+        self.digest.add(!bytes);
         self.refused = Some(Refused {
             bytes,
             held: self.total,

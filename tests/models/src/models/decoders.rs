@@ -2,7 +2,7 @@
 
 use super::{Model, ONE, config, forward};
 use crate::inputs::{tokens, tokens_of};
-use candle_core::{DType, Device, IndexOp, Result, Tensor};
+use candle_core::{DType, IndexOp, Result, Tensor};
 use candle_transformers::models::*;
 use serde_json::json;
 
@@ -25,7 +25,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = config.into_config(false);
             let model = llama::Llama::load(vb, &config)?;
             forward(move |batch| {
-                let mut cache = llama::Cache::new(false, DType::F32, &config, &Device::Cpu)?;
+                let mut cache = llama::Cache::new(false, DType::F32, &config, crate::inputs::device())?;
                 model.forward(&tokens(batch)?, 0, &mut cache)
             })
         }),
@@ -116,7 +116,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = config.into_config(false);
             let model = granite::Granite::load(vb, &config)?;
             forward(move |batch| {
-                let mut cache = granite::Cache::new(false, DType::F32, &config, &Device::Cpu)?;
+                let mut cache = granite::Cache::new(false, DType::F32, &config, crate::inputs::device())?;
                 model.forward(&tokens(batch)?, 0, &mut cache)
             })
         }),
@@ -125,7 +125,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = config.into_config(false);
             let model = granitemoehybrid::GraniteMoeHybrid::load(vb, &config)?;
             forward(move |batch| {
-                let mut cache = granitemoehybrid::GraniteMoeHybridCache::new(false, DType::F32, &config, &Device::Cpu)?;
+                let mut cache = granitemoehybrid::GraniteMoeHybridCache::new(false, DType::F32, &config, crate::inputs::device())?;
                 model.forward(&tokens(batch)?, 0, &mut cache)
             })
         }),
@@ -167,7 +167,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = config.into_config(false);
             let model = lfm2::Model::new(&config, vb)?;
             forward(move |batch| {
-                let mut cache = lfm2::Cache::new(false, DType::F32, &config, &Device::Cpu)?;
+                let mut cache = lfm2::Cache::new(false, DType::F32, &config, crate::inputs::device())?;
                 model.forward(&tokens(batch)?, 0, &mut cache)
             })
         }),
@@ -183,7 +183,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config: mamba::Config = config(json!({"d_model": 64, "n_layer": 2, "pad_vocab_size_multiple": 8}))?;
             let model = mamba::Model::new(&config, vb)?;
             forward(move |batch| {
-                let mut state = mamba::State::new(batch, &config, DType::F32, &Device::Cpu)?;
+                let mut state = mamba::State::new(batch, &config, DType::F32, crate::inputs::device())?;
                 one_by_one(batch, |ids| model.forward(ids, &mut state))
             })
         })
@@ -193,7 +193,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config: mamba2::Config = config(json!({"d_state": 16, "n_groups": 1, "pad_vocab_size_multiple": 8}))?;
             let model = mamba2::Model::new(&config, vb)?;
             forward(move |batch| {
-                let mut state = mamba2::State::new(batch, &config, DType::F32, &Device::Cpu)?;
+                let mut state = mamba2::State::new(batch, &config, DType::F32, crate::inputs::device())?;
                 model.forward_prefill(&tokens(batch)?, &mut state, 16)
             })
         }),
@@ -201,7 +201,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = rwkv()?;
             let model = rwkv_v5::Model::new(&config, vb)?;
             forward(move |batch| {
-                let mut state = rwkv_v5::State::new(batch, &config, &Device::Cpu)?;
+                let mut state = rwkv_v5::State::new(batch, &config, crate::inputs::device())?;
                 one_by_one(batch, |ids| model.forward(&ids.unsqueeze(1)?, &mut state))
             })
         })
@@ -211,7 +211,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let config = rwkv()?;
             let model = rwkv_v6::Model::new(&config, vb)?;
             forward(move |batch| {
-                let mut state = rwkv_v6::State::new(batch, &config, &Device::Cpu)?;
+                let mut state = rwkv_v6::State::new(batch, &config, crate::inputs::device())?;
                 one_by_one(batch, |ids| model.forward(&ids.unsqueeze(1)?, &mut state))
             })
         })

@@ -2,7 +2,7 @@
 
 use super::{Model, config, forward};
 use crate::inputs::{noise, tokens_of};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::*;
 use serde_json::json;
@@ -38,7 +38,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
         Model::new("wuerstchen_prior", |vb| {
             let model = wuerstchen::prior::WPrior::new(4, 64, 32, 16, 2, 4, false, vb)?;
             forward(move |batch| {
-                let step = Tensor::full(0.5f32, batch, &Device::Cpu)?;
+                let step = Tensor::full(0.5f32, batch, crate::inputs::device())?;
                 // It divides by a number that may be near 0.
                 model.forward(&noise((batch, 4, 8, 8))?, &step, &noise((batch, 8, 32))?)?.tanh()
             })
@@ -61,7 +61,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let model = flux::model::Flux::new(&config, vb)?;
             forward(move |batch| {
                 let (pixels, text) = (noise((batch, 16, 16))?, noise((batch, 8, 32))?);
-                let (at, step) = (noise((batch, 16, 3))?, Tensor::full(0.5f32, batch, &Device::Cpu)?);
+                let (at, step) = (noise((batch, 16, 3))?, Tensor::full(0.5f32, batch, crate::inputs::device())?);
                 let text_at = noise((batch, 8, 3))?.zeros_like()?;
                 flux::WithForward::forward(&model, &pixels, &at, &text, &text_at, &step, &noise((batch, 32))?, Some(&step))
             })
@@ -101,7 +101,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let model = mmdit::model::MMDiT::new(&config, false, vb.to_dtype(DType::F16))?;
             forward(move |batch| {
                 let half = |tensor: Tensor| tensor.to_dtype(DType::F16);
-                let step = Tensor::full(0.5f32, batch, &Device::Cpu)?;
+                let step = Tensor::full(0.5f32, batch, crate::inputs::device())?;
                 let (pixels, label, text) = (noise((batch, 4, 8, 8))?, noise((batch, 32))?, noise((batch, 8, 32))?);
                 model.forward(&half(pixels)?, &step, &half(label)?, &half(text)?, None)?.to_dtype(DType::F32)
             })

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Runs programs on the simulated CUDA driver twice, executing and only allocating, and compares the allocations and refusals of every
+device, in their order, by their number and a digest of all sizes.
+
+    . scripts/cuda-env.sh && python3 scripts/compare-modes.py [--memory BYTES] -- PROGRAM… [-- PROGRAM…]
+
+Prints a line for each program and two figures. It ends with status 1 if anything differs, or if a program ends otherwise in the two modes."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+
+def run(program, mode, memory):
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.jsonl")
+        # `{folder}` in an argument is a new folder for each run.
+        program = [argument.replace("{folder}", folder) for argument in program]
+        variables = {"SIMULATED_CUDA_MODE": mode, "SIMULATED_CUDA_REPORT": report, "SIMULATED_CUDA_MEMORY": memory}
+        ended = subprocess.run(program, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        lines = open(report).read().splitlines() if os.path.exists(report) else []
+        devices = [json.loads(line) for line in lines]
+        problems = [device for device in devices if "problem" in device]
+        if problems:
+            sys.exit(f"{' '.join(program)}: {problems}")
+        devices = sorted((device["device"], device["digest"], device["allocations"], device["peak_tensor_bytes"]) for device in devices)
+        return ended, devices
+
+
+def main():
+    arguments, memory = sys.argv[1:], str(24 << 30)
+    if arguments[:1] == ["--memory"]:
+        memory, arguments = arguments[1], arguments[2:]
+    programs, program = [], None
+    for argument in arguments:
+        if argument == "--":
+            program = []
+            programs.append(program)
+        elif program is None:
+            sys.exit(__doc__)
+        else:
+            program.append(argument)
+    if not programs or not all(programs):
+        sys.exit(__doc__)
+    allocations = differing = 0
+    for program in programs:
+        (executed, one), (allocated, other) = (run(program, mode, memory) for mode in ("execute", "allocate"))
+        name = " ".join([os.path.basename(program[0])] + program[1:])
+        if not one:
+            print(executed.stderr[-2000:], file=sys.stderr)
+            sys.exit(f"{name}: no device was used ({executed.returncode})")
+        count = sum(device[2] for device in one)
+        peak = max(device[3] for device in one) / 2**20
+        same = one == other and executed.returncode == allocated.returncode
+        allocations += count
+        differing += not same
+        print(f"{'same' if same else 'DIFFERS'}: {count} allocations on {len(one)} devices, peak {peak:.1f} MiB: {name}", flush=True)
+        if not same:
+            print(f"  executed {executed.returncode}: {one}\n  allocated {allocated.returncode}: {other}\n{allocated.stderr[-500:]}")
+    print(f"figure: dry_run/allocations_compared = {allocations} allocations")
+    print(f"figure: dry_run/programs_differing = {differing} of {len(programs)} programs")
+    sys.exit(differing > 0)
+
+
+main()
