@@ -65,6 +65,8 @@ pub struct Card {
     capability: u32,
     /// Multiprocessors, `SIMULATED_CUDA_MULTIPROCESSORS`.
     multiprocessors: u32,
+    /// Whether pools join free pages that are apart, `SIMULATED_CUDA_JOINS=1`.
+    pub joins: bool,
 }
 
 /// A number from the environment.
@@ -85,6 +87,7 @@ static CARD: LazyLock<Card> = LazyLock::new(|| Card {
     context: number("SIMULATED_CUDA_CONTEXT", CONTEXT),
     capability: number("SIMULATED_CUDA_CAPABILITY", 90),
     multiprocessors: number("SIMULATED_CUDA_MULTIPROCESSORS", 132),
+    joins: number("SIMULATED_CUDA_JOINS", 0u8) == 1,
 });
 
 impl Card {

@@ -9,6 +9,7 @@ use simulated_cuda::driver::context::*;
 use simulated_cuda::driver::context_stack::*;
 use simulated_cuda::driver::copying::*;
 use simulated_cuda::driver::device_query::*;
+use simulated_cuda::driver::stream::*;
 use simulated_cuda::marks::*;
 
 const MIB: u64 = 1 << 20;
@@ -246,4 +247,55 @@ fn the_devices_are_those_of_the_card() {
     ];
     let (status, _) = run("asks_for_the_card", &variables);
     assert!(status.success());
+}
+
+#[test]
+#[ignore = "a program of the test below"]
+fn needs_pages_that_are_apart() {
+    open();
+    let stream = 0;
+    let take = |bytes: u64| {
+        let mut address = 0;
+        // SAFETY: a place for one address.
+        match unsafe { cuMemAllocAsync(&mut address, bytes as usize, stream) } {
+            0 => Some(address),
+            _ => None,
+        }
+    };
+    let pieces: Vec<u64> = (0..8)
+        .map(|_| take(16 * MIB).expect("there is room"))
+        .collect();
+    // One of several blocks in a segment of 16 MiB.
+    for address in pieces.iter().step_by(2) {
+        assert_eq!(cuMemFreeAsync(*address, stream), 0);
+    }
+    let small = take(512).expect("there is room");
+    let joined = take(62 * MIB);
+    let joins = std::env::var("SIMULATED_CUDA_JOINS").is_ok_and(|joins| joins == "1");
+    assert_eq!(joined.is_some(), joins);
+    if let Some(joined) = joined {
+        // The small block's page stays; all else was used, so that no more is left.
+        assert!(take(MIB).is_some() && take(MIB).is_none());
+        assert_eq!(cuMemFreeAsync(joined, stream), 0);
+        assert!(take(62 * MIB).is_some());
+    }
+    for address in pieces.iter().skip(1).step_by(2).chain([&small]) {
+        assert_eq!(cuMemFreeAsync(*address, stream), 0);
+    }
+    assert_eq!(cuStreamSynchronize(stream), 0);
+}
+
+/// A pool whose free pages lie apart can use them together, or not.
+#[test]
+fn free_pages_that_are_apart_are_joined_where_that_is_asked_for() {
+    // Room for the context and for 128 MiB.
+    let memory = (144 * MIB).to_string();
+    for joins in ["0", "1"] {
+        let variables = [
+            ("SIMULATED_CUDA_MEMORY", memory.as_str()),
+            ("SIMULATED_CUDA_JOINS", joins),
+        ];
+        let (status, report) = run("needs_pages_that_are_apart", &variables);
+        assert!(status.success(), "{joins}: {report}");
+    }
 }

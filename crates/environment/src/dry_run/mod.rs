@@ -41,6 +41,8 @@ impl Setting<'_> {
             ),
             ("SIMULATED_CUDA_DEVICES", self.devices.into()),
             ("SIMULATED_CUDA_SECONDS", self.seconds),
+            // As an H200 was seen to do.
+            ("SIMULATED_CUDA_JOINS", 1),
         ];
         for (name, number) in numbers {
             program.env(name, number.to_string());

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::clock::{Clocks, Mark, StreamKey};
 use super::pool::{GRANULARITY, Pool};
 use super::range::Range;
+use crate::card::Card;
 use crate::status::{Outcome, Status};
 
 /// The pool behind `cuMemAlloc`. As with a real driver, small requests share pages.
@@ -37,6 +38,9 @@ pub struct DeviceMemory {
     /// Whether the driver enforces a pool's `maxSize`.
     pub honours_max_size: bool,
     pub fragmentation: bool,
+    /// Whether a pool makes one block of free pages that are apart, as an H200's driver does. Without it a pool is pessimistic: it can
+    /// only use what lies together.
+    pub joins: bool,
     pub range: Range,
     pub pools: HashMap<u64, Pool>,
     pub current_pool: u64,
@@ -59,6 +63,7 @@ impl DeviceMemory {
             segment,
             honours_max_size: true,
             fragmentation: false,
+            joins: Card::get().joins,
             range: Range::reserve(capacity),
             pools: HashMap::from([(DIRECT, Pool::new(None)), (DEFAULT_POOL, Pool::new(None))]),
             current_pool: DEFAULT_POOL,
@@ -162,7 +167,18 @@ impl DeviceMemory {
         let address = match pool.take(rounded, stream, clocks) {
             Some(address) => address,
             None => {
-                if growth > free || self.honours_max_size && !pool.may_grow(growth) {
+                let mut may_grow =
+                    growth <= free && (!self.honours_max_size || pool.may_grow(growth));
+                if !may_grow && self.joins && serial != DIRECT {
+                    let pages = pool.give_up_pages(stream, clocks);
+                    let given_up: u64 = pages.iter().map(|(_, bytes)| bytes).sum();
+                    may_grow = growth <= free + given_up
+                        && (!self.honours_max_size || pool.may_grow(growth));
+                    for (start, bytes) in pages {
+                        self.range.cut(start, bytes);
+                    }
+                }
+                if !may_grow {
                     return Err(full);
                 }
                 pool.grow(self.range.place(growth).ok_or(full)?, growth);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::clock::{Clocks, Mark, StreamKey};
-use super::segment::Segment;
+use super::segment::{Pages, Segment};
 
 /// Blocks are multiples of this many bytes.
 pub const GRANULARITY: u64 = 512;
@@ -128,6 +128,25 @@ impl Pool {
         }
         for segment in self.segments.values_mut() {
             segment.settle(clocks);
+        }
+        given_up
+    }
+
+    /// Gives up all pages that are free for this stream, also those between live blocks; returns them as start and length.
+    pub fn give_up_pages(&mut self, stream: StreamKey, clocks: &Clocks) -> Pages {
+        let events = self.reuse[0] != 0;
+        let mut given_up = Vec::new();
+        self.by_room.clear();
+        for (_, segment) in std::mem::take(&mut self.segments) {
+            let (left, pages) = segment.without_free_pages(stream, clocks, events);
+            for (base, segment) in left {
+                self.by_room.insert((segment.room, base));
+                self.segments.insert(base, segment);
+            }
+            for (_, bytes) in &pages {
+                self.reserved.subtract(*bytes);
+            }
+            given_up.extend(pages);
         }
         given_up
     }

@@ -88,6 +88,21 @@ impl Range {
         Some(gap)
     }
 
+    /// Removes a part of a piece.
+    pub fn cut(&mut self, start: u64, bytes: u64) {
+        let Some((&piece, &length)) = self.placed.range(..=start).next_back() else {
+            return;
+        };
+        self.placed.remove(&piece);
+        let (end, last) = (start + bytes, piece + length);
+        for (from, to) in [(piece, start), (start, end), (end, last)] {
+            if from < to {
+                self.placed.insert(from, to - from);
+            }
+        }
+        self.remove(start);
+    }
+
     /// Removes a piece and returns its pages to the machine.
     pub fn remove(&mut self, start: u64) {
         if let Some(bytes) = self.placed.remove(&start) {

@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::clock::{Clocks, Mark, StreamKey};
+use super::range::PAGE;
+
+/// Start and length of each run of pages.
+pub type Pages = Vec<(u64, u64)>;
 
 #[derive(Clone, Copy, Debug)]
 enum Use {
@@ -87,6 +91,81 @@ impl Segment {
         }
         close(run);
         best
+    }
+
+    /// Whole pages that are free for this stream, as start and length.
+    fn free_pages(&self, stream: StreamKey, clocks: &Clocks, events: bool) -> Pages {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (&start, block) in &self.blocks {
+            let usable = match block.usage {
+                Use::Live => false,
+                Use::Free(None) => true,
+                Use::Free(Some(mark)) => clocks.precedes(mark, stream, events),
+            };
+            match runs.last_mut() {
+                Some((_, end)) if usable && *end == start => *end += block.bytes,
+                _ if usable => runs.push((start, start + block.bytes)),
+                _ => {}
+            }
+        }
+        let pages = runs
+            .into_iter()
+            .map(|(start, end)| (start.next_multiple_of(PAGE), end / PAGE * PAGE));
+        let pages = pages.filter(|(start, end)| start < end);
+        pages.map(|(start, end)| (start, end - start)).collect()
+    }
+
+    /// Gives up the pages that are free for this stream. Returns what is left, as segments by address, and the pages.
+    pub fn without_free_pages(
+        self,
+        stream: StreamKey,
+        clocks: &Clocks,
+        events: bool,
+    ) -> (Vec<(u64, Segment)>, Pages) {
+        let pages = self.free_pages(stream, clocks, events);
+        let mut left: Vec<(u64, Segment)> = Vec::new();
+        let mut keep = |start: u64, end: u64, usage: Use| {
+            if start >= end {
+                return;
+            }
+            let bytes = end - start;
+            let joins = left
+                .last_mut()
+                .filter(|(base, segment)| base + segment.bytes == start);
+            let segment = match joins {
+                Some((_, segment)) => segment,
+                None => {
+                    let empty = Segment {
+                        bytes: 0,
+                        room: 0,
+                        blocks: BTreeMap::new(),
+                    };
+                    left.push((start, empty));
+                    let Some((_, segment)) = left.last_mut() else {
+                        return;
+                    };
+                    segment
+                }
+            };
+            segment.bytes += bytes;
+            if !matches!(usage, Use::Live) {
+                segment.room += bytes;
+            }
+            segment.blocks.insert(start, Block { bytes, usage });
+        };
+        for (start, block) in self.blocks {
+            let end = start + block.bytes;
+            let mut from = start;
+            // Pages are in the order of their addresses, and lie in blocks that are free.
+            for &(page, bytes) in &pages {
+                if page < end && page + bytes > from {
+                    keep(from, page.max(from), block.usage);
+                    from = (page + bytes).min(end);
+                }
+            }
+            keep(from, end, block.usage);
+        }
+        (left, pages)
     }
 
     /// Makes the first `bytes` of a run live. The rest of its last block stays free with that block's mark.
