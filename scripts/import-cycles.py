@@ -73,7 +73,7 @@ class Module:
 modules = {}
 for file in sorted(SRC.rglob("*.rs")):
     path = file.relative_to(SRC).with_suffix("").parts
-    path = () if path == ("lib",) else path[:-1] if path[-1] == "mod" else path
+    path = () if path in (("lib",), ("main",)) else path[:-1] if path[-1] == "mod" else path
     modules[path] = Module(file, path)
 
 

@@ -91,7 +91,9 @@ if [ -n "$cuda" ]; then
     mapfile -t models < <(choose models-ours)
     arguments=()
     for model in "${models[@]}"; do arguments+=(-- "$CARGO_TARGET_DIR/debug/models-ours" update "$model"); done
-    MODELS_DEVICE=cuda python3 scripts/compare-modes.py "${arguments[@]}" && exit
+    # These read back what a kernel has computed, and size tensors by it: docs/reference/dry-runs.md.
+    MODELS_DEVICE=cuda python3 scripts/compare-modes.py --by-values mixtral,qwen2_moe,deepseek2,clip "${arguments[@]}"
+    exit
 fi
 manifest plain plain-nn "$root/tests/models/plain-nn"
 build plain "$work/plain/Cargo.toml"

@@ -31,6 +31,8 @@ pages! {
 
     /// One problem on each page, which begins with what you see.
     how_to "how-to" {
+        #[cfg(any(feature = "testing", not(doctest)))] // its program needs the feature
+        will_it_fit "will-it-fit"
         cuda_out_of_memory "cuda-out-of-memory"
         memory_growth_and_limits "memory-growth-and-limits"
         batch_size "batch-size"
@@ -81,6 +83,7 @@ pages! {
         upstream "upstream"
         comparison "comparison"
         gpu "gpu"
+        dry_runs "dry-runs"
         figures "figures"
     }
 
