@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compares the allocations of executing and of allocating only (scripts/compare-modes.py) for training steps: the example `train_text` with
-# each type, moments and recomputation, under a limit and where memory runs out, and `finetune` with each family of models.
+# each type, moments and recomputation, under a limit and where memory runs out, on two ranks, and `finetune` with
+# each family of models.
 #
 #     . scripts/cuda-env.sh && bash scripts/compare-steps.sh
 #
@@ -53,13 +54,21 @@ for family, name in [("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen
 PYTHON
 
 programs=()
-text=("$release/examples/train_text" --device cuda:0 --budget 1GiB --steps 2 --batch 8 --context 32)
-for options in "" "--dtype bf16" "--dtype f16" "--moments 8bit" "--moments bf16" "--recompute always" "--budget 40MiB --batch 64"; do
+text=("$release/examples/train_text" --device cuda:0 --steps 2 --context 32)
+small="--budget 1GiB --batch 8"
+# The last one runs out of memory, and is cut.
+for options in "$small" "$small --dtype bf16" "$small --dtype f16" "$small --moments 8bit" "$small --moments bf16" \
+    "$small --recompute always" "--budget 40MiB --batch 64"; do
     read -ra options <<<"$options"
     programs+=(-- "${text[@]}" "${options[@]}")
 done
+# Two ranks, with NCCL's stand-in.
+ranks='for rank in 1 0; do RANK=$rank LOCAL_RANK=$rank "$@" --device cuda:$rank & all="$all $!"; done; for one in $all; do wait "$one" || exit; done'
+programs+=(-- env WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29519 bash -c "$ranks" ranks "$release/examples/train_text" --ranks)
+programs+=(--steps 2 --context 32 --budget 1GiB --batch 8)
+# One token of text: how many follow is decided by values.
 for family in llama mistral qwen2 qwen3; do
-    fine=("$release/finetune" --device cuda:0 --budget 1GiB --steps 2 --batch 2 --context 32 --sample 4 --eval-every 2 --model "$work/$family")
+    fine=("$release/finetune" --device cuda:0 --budget 1GiB --steps 2 --batch 2 --context 32 --sample 1 --eval-every 2 --model "$work/$family")
     fine+=(--held-out 0.02 --output '{folder}/out')
     programs+=(-- "${fine[@]}" LICENSE -- "${fine[@]}" --full LICENSE)
 done

@@ -4,6 +4,7 @@
 #     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
 #     scripts/figures.sh house [--quick]    the size of the sources, and what a build costs
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
+#     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -57,6 +58,23 @@ case $name in
         [ -n "$is_quick" ] ||
             cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- --quick tokens | grep -o 'figure: .*'
         bash scripts/count-api.sh ;;
+    dry-run)
+        . scripts/cuda-env.sh
+        output=$(mktemp)
+        failed=0
+        bash scripts/compare-steps.sh >"$output" || failed=1
+        bash scripts/try-models.sh --cuda >>"$output" || failed=1
+        grep -E '^(DIFFERS|differs)' "$output" || true
+        awk -F ' = ' '/allocations_compared/ { all += $2 } /programs_differing/ { split($2, of, " "); differing += of[1]; programs += of[3] } END {
+            printf "figure: dry_run/allocations_compared = %d allocations\n", all
+            printf "figure: dry_run/programs_differing = %d of %d programs\n", differing, programs }' "$output"
+        [ "$failed" = 0 ] || exit 1
+        # Programs of others, which are not in this repository: as the page records them.
+        sed -n 's/^These \([0-9]*\) programs were built unchanged.*/figure: dry_run\/programs_unmodified = \1 programs/p' docs/reference/dry-runs.md
+        target=${CARGO_TARGET_DIR:-target}
+        cargo build --locked -p headroom --features dry-run
+        python3 scripts/dry-run-models.py "$target/debug/headroom" "$target/release/finetune"
+        rm -f "$output" ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |

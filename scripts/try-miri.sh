@@ -22,6 +22,10 @@ if ! cargo "+$toolchain" miri --version >/dev/null 2>&1 &&
     exit 0
 fi
 
+# cargo takes what another checkout has built for this one's, but Miri would run it in the other's folder.
+built=${CARGO_TARGET_DIR:-target}/miri
+rm -rf "$built"/*/debug/{.fingerprint,deps,incremental}/candle[-_]headroom[-_]environment-*
+
 # The tests read files of the checkout and the time.
 export MIRIFLAGS="-Zmiri-disable-isolation"
 cargo "+$toolchain" miri test --locked --lib -p candle-headroom-environment

@@ -29,8 +29,8 @@ use without_library::{incidents, page};
 #[command(name = "headroom", version)]
 #[command(after_help = "\
 Exit status: 0 if all is well, 1 if there are findings (the help of each command
-says which), 2 for bad input and for output that cannot be written. `dry-run` has
-more.")]
+says which), 2 for bad input and for output that cannot be written. `dry-run`
+has more.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -8,7 +8,7 @@ const FUNCTIONS: &str = include_str!("../../../simulated-cuda/toolkit.sh");
 
 /// Print what building for CUDA without a GPU needs, for a shell
 ///
-/// Use it as: eval \"$(headroom cuda-env)\". The lines fetch NVIDIA's compiler from
+/// Use it as: eval "$(headroom cuda-env)". The lines fetch NVIDIA's compiler from
 /// PyPI (about 500 MB, once) where there is no nvcc, and let programs link and
 /// start with the simulated driver's libraries.
 #[derive(Debug, clap::Args)]

@@ -28,15 +28,15 @@ use super::output::{self, Status, print, say};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
-Exit status: 0 if it fits onto the first card, 1 if not, 2 if it is too close to
-say. Without an answer: 3 if the program failed for another reason, 4 if it used
-no CUDA device, 5 if it cannot be started, 6 if it needs a library that is not in
-the set, 7 if it called what the driver lacks, 8 if it forked, 9 if it loaded
-another driver, 10 if there are too few addresses, 11 at the time limit, 12 for an
-unknown card, 13 where there is no simulated driver, 14 for output that cannot be
-written and other bad arguments.")]
+Exit status: 0 if it fits onto the first card, 1 if not, 2 if it is too close
+to say, and for bad arguments. Without an answer: 3 if the program failed for
+another reason, 4 if it used no CUDA device, 5 if it cannot be started, 6 if it
+needs a library that is not in the set, 7 if it called what the driver lacks, 8
+if it forked, 9 if it loaded another driver, 10 if there are too few addresses,
+11 at the time limit, 12 for an unknown card, 13 where there is no simulated
+driver, 14 for output that cannot be written.")]
 pub struct Arguments {
-    /// A card's name or memory, such as \"RTX 4090\" or 24GiB; may be repeated
+    /// A card's name or memory, such as "RTX 4090" or 24GiB; may be repeated
     #[arg(long = "gpu", value_name = "CARD", required = true)]
     cards: Vec<String>,
     /// The number of such cards that the program sees

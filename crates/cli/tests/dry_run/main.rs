@@ -455,3 +455,17 @@ fn lines_for_a_shell() {
         format!("89\n{libraries}/stubs-12\n{libraries}\n")
     );
 }
+
+#[test]
+fn help_is_readable_and_names_the_exit_status() {
+    for command in ["dry-run", "cuda-env"] {
+        let output = BENCH
+            .command(&[command, "--help"])
+            .output()
+            .expect("it starts");
+        ends(&output, 0, &["Exit status: 0"]);
+        let text = text(&output);
+        assert_eq!(text.lines().find(|line| line.chars().count() > 80), None);
+        assert!(!text.contains('\\'), "{text}");
+    }
+}
