@@ -13,6 +13,11 @@ pub(crate) struct Mark(
 /// Begins a micro-batch of so many samples, or an update with 0.
 #[inline]
 pub(crate) fn work((task, step, samples): (Task, u64, usize)) -> Mark {
+    // Evaluation takes less for each sample, and says nothing of micro-batches.
+    let samples = match task {
+        Task::Evaluation => 0,
+        _ => samples,
+    };
     Mark(driver::enter(driver::WORK, samples as u64, || match task {
         Task::Training => format!("step {}", step + 1),
         task => format!("{task} {}", step + 1),

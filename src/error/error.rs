@@ -480,7 +480,7 @@ subjects! {
     /// assert!(Fixed::new(0).unwrap_err().is_policy());
     /// ```
     Policy: is_policy,
-    /// Whether a [dry run](crate::testing) has no result.
+    /// Whether a dry run (`testing::DryRun`, feature `testing`) has no result.
     ///
     /// ```
     /// # #[cfg(all(feature = "testing", unix))] {

@@ -1,13 +1,16 @@
+use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytesize::ByteSize;
 use candle_headroom_environment::dry_run::{Card, Fit, Report, Setting};
+use parking_lot::Mutex;
 
 use crate::error::{Result, invalid};
 
@@ -16,6 +19,10 @@ const TEST: &str = "HEADROOM_DRY_RUN_TEST";
 const OUTCOME: &str = "HEADROOM_DRY_RUN_OUTCOME";
 /// What the outcome is if the work succeeded.
 const DONE: &str = "done";
+/// What the driver has to end the work at its limit, before it is ended from outside.
+const GRACE: Duration = Duration::from_secs(5);
+/// The tests that have made a dry run.
+static MADE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Work on a GPU that is not there, in a test: does it still fit?
 ///
@@ -39,7 +46,7 @@ const DONE: &str = "done";
 /// }
 /// ```
 ///
-/// What the work computes is zeros, so it must not assert on values: those of losses, for example.
+/// What the work computes is zeros, so it must not assert on values: those of losses, for example. A test makes one dry run.
 #[derive(Debug, Clone)]
 #[must_use = "call `run`"]
 pub struct DryRun {
@@ -63,6 +70,7 @@ pub struct Peak {
     card: Card,
     tensor_bytes: u64,
     at: String,
+    fit: Fit,
 }
 
 impl DryRun {
@@ -144,6 +152,13 @@ impl DryRun {
                 false => invalid!(Testing, "this process makes the dry run of {wanted}"),
             });
         }
+        // The process that does the work begins the test anew, and would come to the first one again.
+        if !MADE.lock().insert(test.to_owned()) {
+            return Err(invalid!(
+                Testing,
+                "the test {test} has made a dry run: make another one in a test of its own"
+            ));
+        }
         let folder =
             Folder::new().map_err(|error| invalid!(Testing, "no temporary folder: {error}"))?;
         let report = folder.0.join("report.jsonl");
@@ -162,16 +177,30 @@ impl DryRun {
         program.args([test, "--exact", "--include-ignored", "--nocapture"]);
         program.env(TEST, test).env(OUTCOME, &outcome);
         setting.apply(&mut program);
-        let output = program.output();
-        let output = output
-            .map_err(|error| invalid!(Testing, "this program cannot be started again: {error}"))?;
-        conclude(
-            card,
-            &report,
-            &fs::read_to_string(outcome).unwrap_or_default(),
-            &output,
-        )
+        let said = folder.0.join("said");
+        let limit = self.time_limit.saturating_add(GRACE);
+        let ran = File::create(&said).and_then(|file| {
+            program.stdout(Stdio::null()).stderr(file);
+            wait(&mut program.spawn()?, limit)
+        });
+        ran.map_err(|error| invalid!(Testing, "this program cannot be started again: {error}"))?;
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        conclude(card, &report, &read(outcome), &read(said))
     }
+}
+
+/// Waits until the process ends, or ends it at the limit.
+fn wait(process: &mut Child, limit: Duration) -> io::Result<()> {
+    let began = Instant::now();
+    while process.try_wait()?.is_none() {
+        if began.elapsed() > limit {
+            process.kill()?;
+            process.wait()?;
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// Does the work, leaves its outcome in the file, and returns an error with which the test ends.
@@ -189,44 +218,48 @@ fn do_work<T>(work: impl FnOnce() -> Result<T>, file: &Path) -> crate::Error {
     }
 }
 
-fn conclude(card: Card, report: &Path, outcome: &str, output: &Output) -> Result<Peak> {
+fn conclude(card: Card, report: &Path, outcome: &str, said: &str) -> Result<Peak> {
     let report = Report::read(report).unwrap_or_default();
-    let problem = report.problems.first();
     let failed = |why: &str| {
-        let said = String::from_utf8_lossy(&output.stderr);
         let last: Vec<_> = said.lines().rev().take(4).collect();
         let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
         invalid!(Testing, "the dry run has no result: {why}\n{last}")
     };
-    if let Some(problem) = problem {
+    if let Some(problem) = report.problems.first() {
         return Err(failed(&format!("{} ({})", problem.problem, problem.what)));
+    }
+    if !report.killed.is_empty() {
+        return Err(failed(
+            "a signal or `_exit` ended the work, or the time limit did",
+        ));
     }
     let Some(device) = report.largest() else {
         return Err(failed(
             "the work used no device of the simulated driver: build with the feature `cuda`, and prepare the shell with `eval \"$(headroom cuda-env)\"`",
         ));
     };
-    let refused = device.refused.as_ref();
-    let (tensor_bytes, at) =
-        match refused.filter(|_| outcome != DONE && device.ended_for_lack_of_memory()) {
-            Some(refused) => (
-                refused.held_bytes.saturating_add(refused.bytes),
-                &refused.at,
-            ),
-            None if outcome == DONE => (device.peak_tensor_bytes, &device.peak.at),
-            None => {
-                return Err(failed(if outcome.is_empty() {
-                    "the work did not end"
-                } else {
-                    outcome
-                }));
-            }
-        };
-    Ok(Peak {
-        card,
-        tensor_bytes,
-        at: at.describe(),
-    })
+    if outcome == DONE {
+        return Ok(Peak {
+            tensor_bytes: device.peak_tensor_bytes,
+            at: device.peak.at.describe(),
+            fit: card.fits(device.peak_block_bytes),
+            card,
+        });
+    }
+    match report.ran_out().filter(|(_, refused)| !refused.by_limit) {
+        Some((_, refused)) => Ok(Peak {
+            tensor_bytes: refused.needed_bytes(),
+            at: refused.at.describe(),
+            fit: match card.fits(refused.needed_bytes()) {
+                Fit::TooClose => Fit::TooClose,
+                // It may be the blocks that do not fit.
+                Fit::Yes | Fit::No => Fit::No,
+            },
+            card,
+        }),
+        None if outcome.is_empty() => Err(failed("the work did not end")),
+        None => Err(failed(outcome)),
+    }
 }
 
 impl Peak {
@@ -238,7 +271,7 @@ impl Peak {
     /// # }
     /// ```
     pub fn fits(&self) -> bool {
-        self.card.fits(self.tensor_bytes) == Fit::Yes
+        self.fit == Fit::Yes
     }
 
     /// What tensors held at the peak, in bytes. Where memory ran out, with what was asked for last.
@@ -282,7 +315,7 @@ impl fmt::Display for Peak {
         if !self.at.is_empty() {
             write!(f, " in {}", self.at)?;
         }
-        let fits = match self.card.fits(self.tensor_bytes) {
+        let fits = match self.fit {
             Fit::Yes => "fits",
             Fit::TooClose => "too close to say",
             Fit::No => "does not fit",
@@ -299,8 +332,11 @@ impl Folder {
         use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("headroom-dry-run-{}-{number}", std::process::id()));
+        // A folder of a former process with this number may still be there.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let (process, now) = (std::process::id(), now.unwrap_or_default().as_nanos());
+        let folder = std::env::temp_dir().canonicalize()?;
+        let folder = folder.join(format!("headroom-dry-run-{process}-{now}-{number}"));
         fs::create_dir(&folder)?;
         Ok(Self(folder))
     }

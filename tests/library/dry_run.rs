@@ -91,6 +91,37 @@ mod with_cuda {
         );
     }
 
+    /// The pool of a trainer is asked for more than its limit when it is opened, which is no lack of memory.
+    #[test]
+    fn work_that_fails_after_a_device_was_opened() {
+        let failed = DryRun::on("24GiB").run(|| {
+            let _memory = DeviceMemory::cuda(0).open()?;
+            Err::<(), _>(candle_headroom::Error::external("no such dataset"))
+        });
+        let error = failed.expect_err("it does not train").to_string();
+        assert!(error.contains("no such dataset"), "{error}");
+    }
+
+    #[test]
+    fn work_that_runs_out_under_a_limit_of_its_own() {
+        let failed = DryRun::on("24GiB").run(|| {
+            let limit = candle_headroom::ByteSize::gib(1);
+            let memory = DeviceMemory::cuda(0).limit(limit).open()?;
+            Ok(Tensor::zeros((2, 1 << 28), DType::F32, memory.device())?)
+        });
+        let error = failed.expect_err("its limit says nothing of the card");
+        assert!(error.is_testing());
+    }
+
+    #[test]
+    fn a_second_dry_run_is_refused() -> Result<()> {
+        assert!(DryRun::on("24GiB").run(|| zeros(1))?.fits());
+        let error = DryRun::on("RTX 3060").run(|| zeros(20));
+        let error = error.expect_err("it is the second").to_string();
+        assert!(error.contains("a test of its own"), "{error}");
+        Ok(())
+    }
+
     #[test]
     fn work_that_does_not_end() {
         let run = DryRun::on("24GiB").time_limit(Duration::from_secs(1));

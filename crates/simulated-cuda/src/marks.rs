@@ -98,6 +98,11 @@ fn number(place: Place) -> usize {
     number
 }
 
+/// Changes what this thread has told; nothing while the thread ends.
+fn change(change: impl FnOnce(&mut Told)) {
+    _ = TOLD.try_with(|told| change(&mut told.borrow_mut()));
+}
+
 /// # Safety
 /// `text` is null or a text with a final zero byte.
 unsafe fn text(text: *const c_char) -> String {
@@ -119,7 +124,7 @@ pub unsafe extern "C" fn simulated_cuda_enter(kind: u32, name: *const c_char, sa
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // SAFETY: by contract.
     let name = unsafe { text(name) };
-    TOLD.with_borrow_mut(|told| {
+    change(|told| {
         let mut entered = told.entered.last().cloned().unwrap_or_default();
         match kind {
             WORK => {
@@ -144,7 +149,7 @@ pub unsafe extern "C" fn simulated_cuda_enter(kind: u32, name: *const c_char, sa
 /// Leaves what this thread entered last.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_leave() {
-    TOLD.with_borrow_mut(|told| {
+    change(|told| {
         told.entered.pop();
         told.settle();
     });
@@ -158,7 +163,7 @@ pub extern "C" fn simulated_cuda_leave() {
 pub unsafe extern "C" fn simulated_cuda_layers(path: *const c_char) {
     // SAFETY: by contract.
     let layers = unsafe { text(path) };
-    TOLD.with_borrow_mut(|told| {
+    change(|told| {
         told.layers = layers;
         told.settle();
     });

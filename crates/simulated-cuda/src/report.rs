@@ -7,8 +7,8 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{MutexGuard, Once};
 use std::time::Duration;
 
 use crate::device::Device;
@@ -48,6 +48,7 @@ pub fn promise() {
     if !is_wanted() {
         return;
     }
+    append(&format!("{{\"began\":{}}}\n", std::process::id()));
     // SAFETY: `write` needs nothing that the program's exit has destroyed: devices are never dropped.
     unsafe { libc::atexit(write) };
     let seconds = std::env::var(SECONDS)
@@ -107,7 +108,7 @@ extern "C" fn write() {
     let mut lines = String::new();
     for number in 0..simulator::count() {
         // The program may be ended by a call that has a device locked.
-        if let Some(device) = simulator::try_lock(number)
+        if let Some(device) = patiently(number)
             && let Some(account) = &device.account
             && device.counted.allocations > 0
         {
@@ -115,7 +116,23 @@ extern "C" fn write() {
             lines.push('\n');
         }
     }
+    _ = writeln!(lines, "{{\"ended\":{}}}", std::process::id());
     append(&lines);
+}
+
+/// Locks a device, unless a call has it locked for long.
+fn patiently(number: usize) -> Option<MutexGuard<'static, Device>> {
+    for _ in 0..1000 {
+        if let Some(device) = simulator::try_lock(number) {
+            return Some(device);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    problem(
+        "busy",
+        "a call had the device locked when the program ended",
+    );
+    None
 }
 
 /// Another libcuda in this process.
@@ -180,6 +197,7 @@ fn line(device: &Device, account: &Account) -> String {
         ("device", device.ordinal as u64),
         ("capacity_bytes", counted.device_capacity),
         ("peak_tensor_bytes", counted.peak_live_bytes),
+        ("peak_block_bytes", account.peak_blocks),
         ("peak_used_bytes", counted.peak_used),
         ("peak_outside_pools_bytes", device.memory.most_overhead),
         ("allocations", counted.allocations),
@@ -198,10 +216,11 @@ fn line(device: &Device, account: &Account) -> String {
         .as_ref()
         .map_or("null".to_owned(), |refused| {
             format!(
-                "{{{},\"bytes\":{},\"held_bytes\":{},\"allocations_since\":{}}}",
+                "{{{},\"bytes\":{},\"held_bytes\":{},\"by_limit\":{},\"allocations_since\":{}}}",
                 here(&refused.here),
                 refused.bytes,
                 refused.held,
+                refused.by_limit,
                 refused.since
             )
         });

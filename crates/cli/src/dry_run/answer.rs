@@ -187,26 +187,36 @@ impl Answer {
         cards: &[Card],
         report: &Report,
     ) -> Self {
-        let largest = report.largest();
+        let died = report.ran_out().filter(|_| !succeeded);
+        let largest = died.map(|(device, _)| device).or(report.largest());
         let peak = largest.zip(cards.first());
         let peak = peak.map(|(device, card)| Peak::of(device, card));
         // What it asked for last does not show in what it held.
-        let died = largest.filter(|device| !succeeded && device.ended_for_lack_of_memory());
-        let wanted = died.and_then(|device| device.refused.as_ref());
-        let wanted = wanted.map(|refused| refused.held_bytes.saturating_add(refused.bytes));
-        let tensors = wanted.or(peak.as_ref().map(|peak| peak.tensor_bytes));
+        let wanted = died.map(|(_, refused)| refused.needed_bytes());
+        let tensors = wanted.or(largest.map(|device| device.peak_block_bytes));
+        let is_whole = matches!(
+            outcome,
+            Outcome::Fits | Outcome::DoesNotFit | Outcome::TooClose
+        ) && wanted.is_none();
         let on_card = |card: &Card| OnCard {
             card: card.name.clone(),
             bytes: card.bytes,
             fits: match tensors.map(|tensors| card.fits(tensors)) {
-                Some(Fit::Yes) if wanted.is_none() => "yes",
+                Some(Fit::Yes) if is_whole => "yes",
                 Some(Fit::TooClose) => "too close to say",
                 Some(Fit::No) => "no",
                 // It did not get to its end.
                 Some(Fit::Yes) | None => "not known",
             },
         };
-        let on_cards = cards.iter().map(on_card).collect::<Vec<_>>();
+        let mut on_cards = cards.iter().map(on_card).collect::<Vec<_>>();
+        if let Some(first) = on_cards.first_mut() {
+            match outcome {
+                Outcome::DoesNotFit => first.fits = "no",
+                Outcome::TooClose => first.fits = "too close to say",
+                _ => {}
+            }
+        }
         Self {
             outcome,
             why,
@@ -284,7 +294,7 @@ impl Answer {
                 line(
                     "not computed",
                     format!(
-                        "{} copies ({}) to the host read as zeros{at}: what the program decides by them may differ",
+                        "{} copies ({}) to the host{at} read as zeros, or as what was there before: what the program decides by them may differ",
                         read.copies,
                         ByteSize(read.bytes)
                     ),

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use answer::Answer;
@@ -87,8 +87,7 @@ fn answer(arguments: &Arguments) -> Result<Outcome, Failure> {
     };
     let libraries = driver::unpack().map_err(|error| (Outcome::NoDriver, error.to_string()))?;
     let cannot_write = |error: &dyn std::fmt::Display| (Outcome::CannotWrite, error.to_string());
-    let file = std::env::temp_dir().join(format!("headroom-dry-run-{}.jsonl", std::process::id()));
-    File::create(&file).map_err(|error| cannot_write(&format!("{}: {error}", file.display())))?;
+    let file = report_file().map_err(|error| cannot_write(&error))?;
     let setting = Setting {
         card,
         devices: arguments.devices,
@@ -103,7 +102,8 @@ fn answer(arguments: &Arguments) -> Result<Outcome, Failure> {
     let report = report
         .map_err(|error| cannot_write(&format!("the driver's report cannot be read: {error}")))?;
     let ended = Outcome::of(status, &report, card);
-    let answer = Answer::new(ended, status.success(), &cards, &report);
+    let succeeded = status.is_some_and(|status| status.success());
+    let answer = Answer::new(ended, succeeded, &cards, &report);
     if let Some(page) = &arguments.report {
         page::save(&answer, page).map_err(|error| cannot_write(&error))?;
     }
@@ -118,11 +118,18 @@ fn answer(arguments: &Arguments) -> Result<Outcome, Failure> {
     Ok(answer.outcome)
 }
 
-/// Runs the program to its end. The driver ends it at the limit; a program that never gets to the driver is ended here.
-fn execute(
-    arguments: &Arguments,
-    setting: &Setting<'_>,
-) -> Result<std::process::ExitStatus, Failure> {
+/// A new file of a name that nobody else has, in a folder that does not depend on where the program goes.
+fn report_file() -> output::Result<PathBuf> {
+    let folder = std::env::temp_dir().canonicalize()?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let (process, now) = (std::process::id(), now.as_nanos());
+    let file = folder.join(format!("headroom-dry-run-{process}-{now}.jsonl"));
+    File::create_new(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(file)
+}
+
+/// Runs the program to its end. The driver ends it at the limit; a program that never gets to the driver is ended here, and has no status.
+fn execute(arguments: &Arguments, setting: &Setting<'_>) -> Result<Option<ExitStatus>, Failure> {
     let Some((name, rest)) = arguments.program.split_first() else {
         return Err((Outcome::NotStarted, "no program is given".to_owned()));
     };
@@ -151,16 +158,12 @@ fn execute(
     let began = std::time::Instant::now();
     loop {
         if let Some(status) = running.try_wait().map_err(wrong)? {
-            return Ok(status);
+            return Ok(Some(status));
         }
         if began.elapsed() > limit {
             _ = running.kill();
             _ = running.wait();
-            let why = format!(
-                "the program did not end within {} s, and used no CUDA device until then",
-                setting.seconds
-            );
-            return Err((Outcome::TimeLimit, why));
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -36,8 +36,9 @@ impl From<Fit> for Outcome {
 }
 
 impl Outcome {
-    /// What came of a program that ran to this status with this report on this card, and a sentence where it is more than whether it fits.
-    pub fn of(status: ExitStatus, report: &Report, card: &Card) -> (Self, Option<String>) {
+    /// What came of a program with this report on this card, and a sentence where it is more than whether it fits. A program that was ended at
+    /// the limit has no status.
+    pub fn of(status: Option<ExitStatus>, report: &Report, card: &Card) -> (Self, Option<String>) {
         if let Some(problem) = report.problems.first() {
             let (outcome, begin) = match problem.problem.as_str() {
                 "forked" => (Self::Forked, "the program's forks are not followed: "),
@@ -47,6 +48,7 @@ impl Outcome {
                 ),
                 "addresses" => (Self::Addresses, "too few addresses: "),
                 "time" => (Self::TimeLimit, "the program was ended (--time-limit): "),
+                "busy" => (Self::ProgramFailed, "the account is not whole: "),
                 _ => (
                     Self::NotModelled,
                     "the simulated driver lacks what the program called: ",
@@ -54,27 +56,52 @@ impl Outcome {
             };
             return (outcome, Some(format!("{begin}{}", problem.what)));
         }
+        let Some(status) = status else {
+            let why = "the program did not end within its time (--time-limit)";
+            return (Self::TimeLimit, Some(why.to_owned()));
+        };
+        if !report.killed.is_empty() {
+            let why = format!(
+                "a signal or `_exit` ended a process that used the device, so that what it held is not known ({status})"
+            );
+            return (Self::ProgramFailed, Some(why));
+        }
         let Some(device) = report.largest() else {
             return Self::without_device(status);
         };
-        if status.success() {
-            return (card.fits(device.peak_tensor_bytes).into(), None);
-        }
-        match device
-            .refused
-            .as_ref()
-            .filter(|_| device.ended_for_lack_of_memory())
-        {
-            Some(refused) => match card.fits(refused.held_bytes.saturating_add(refused.bytes)) {
-                Fit::TooClose => (Self::TooClose, None),
-                _ => (Self::DoesNotFit, None),
-            },
-            None => {
-                let why = format!(
-                    "the program failed ({status}) and not for lack of memory; the figures are of what it did until then"
-                );
-                (Self::ProgramFailed, Some(why))
+        let ran_out = report.ran_out().map(|(_, refused)| refused);
+        match ran_out {
+            Some(refused) if !refused.by_limit && !status.success() => {
+                return match card.fits(refused.needed_bytes()) {
+                    Fit::TooClose => (Self::TooClose, None),
+                    _ => (Self::DoesNotFit, None),
+                };
             }
+            Some(refused) if !refused.by_limit && refused.held_bytes > 0 => {
+                let why = "the program ended well, but there was no memory for the last that it asked for";
+                return (Self::TooClose, Some(why.to_owned()));
+            }
+            _ => {}
+        }
+        if !status.success() {
+            let why = match ran_out.filter(|refused| refused.held_bytes > 0) {
+                Some(_) => "memory ran out under a limit that the program has set itself",
+                None => "not for lack of memory",
+            };
+            let why = format!(
+                "the program failed ({status}), {why}; the figures are of what it did until then"
+            );
+            return (Self::ProgramFailed, Some(why));
+        }
+        match (
+            card.fits(device.peak_block_bytes),
+            card.fits(report.together()),
+        ) {
+            (Fit::Yes, Fit::No | Fit::TooClose) => {
+                let why = "several processes used the card: each fits, and not all of them at once";
+                (Self::TooClose, Some(why.to_owned()))
+            }
+            (fit, _) => (fit.into(), None),
         }
     }
 

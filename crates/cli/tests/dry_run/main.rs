@@ -139,14 +139,54 @@ fn a_program_that_is_too_close_to_say() {
     }
 }
 
-/// One that goes on with less, as an adaptive batch does, fits.
+/// One that goes on with less, as an adaptive batch does, fits. What one that ends at that wanted is not known.
 #[test]
 fn a_program_that_goes_on_after_it_ran_out_of_memory() {
+    let hold = ["hold", "8000", "try", "8000"];
     let output = BENCH.dry_run(
         &["--gpu", "RTX 3060"],
-        &["hold", "8000", "try", "8000", "try", "100", "exit", "0"],
+        &[&hold[..], &["try", "100", "many"]].concat(),
     );
     ends(&output, 0, &["try: 2\ntry: 0\n", "RTX 3060 yes"]);
+    let output = BENCH.dry_run(&["--gpu", "RTX 3060"], &hold);
+    ends(
+        &output,
+        2,
+        &[
+            "no memory for the last that it asked for",
+            "RTX 3060 too close to say",
+        ],
+    );
+}
+
+/// What it held is not known, so that it is never said to fit.
+#[test]
+fn a_program_that_is_killed() {
+    let output = BENCH.dry_run(&["--gpu", "RTX 4090"], &["hold", "100", "abort"]);
+    ends(
+        &output,
+        3,
+        &["a signal or `_exit` ended a process that used the device"],
+    );
+    let mut command = BENCH.command(&["dry-run", "--gpu", "RTX 4090", "--", "sh", "-c"]);
+    let output = command
+        .arg("\"$PROGRAM\" hold 100 abort; \"$PROGRAM\"")
+        .output();
+    ends(
+        &output.expect("it starts"),
+        3,
+        &["a signal or `_exit` ended a process"],
+    );
+}
+
+/// Each of them has the whole card, which a real one would share.
+#[test]
+fn programs_that_fit_one_by_one() {
+    let mut command = BENCH.command(&["dry-run", "--gpu", "RTX 4090", "--", "sh", "-c"]);
+    let output = command
+        .arg("\"$PROGRAM\" hold 15000 & \"$PROGRAM\" hold 15000; wait")
+        .output();
+    ends(&output.expect("it starts"), 2, &["not all of them at once"]);
 }
 
 #[test]
@@ -157,7 +197,7 @@ fn what_was_not_computed_reads_as_zeros_and_is_said() {
         0,
         &[
             "read: 0\n",
-            "not computed    1 copies (1 B) to the host read as zeros",
+            "not computed    1 copies (1 B) to the host read as zeros, or as what was there before",
         ],
     );
 }
@@ -255,8 +295,9 @@ fn a_program_that_fails_for_another_reason() {
         &output,
         3,
         &[
-            "the program failed (exit status: 3) and not for lack of memory",
+            "the program failed (exit status: 3), not for lack of memory",
             "100.0 MiB of tensors",
+            "RTX 4090 not known",
         ],
     );
 }
@@ -392,7 +433,7 @@ fn the_time_limit() {
     ends(
         &command.output().expect("it starts"),
         11,
-        &["used no CUDA device until then"],
+        &["the program did not end within its time"],
     );
     assert!(began.elapsed() < Duration::from_secs(60));
 }

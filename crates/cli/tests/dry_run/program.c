@@ -43,6 +43,11 @@ int main(int count, char **arguments) {
         } else if (strcmp(what, "try") == 0) {
             printf("try: %d\n", cuMemAlloc_v2(&last, strtoull(value, 0, 10) << 20));
             index++;
+        } else if (strcmp(what, "many") == 0) {
+            for (int more = 0; more < 20; more++)
+                check("many", cuMemAlloc_v2(&last, 512));
+        } else if (strcmp(what, "abort") == 0) {
+            abort();
         } else if (strcmp(what, "free") == 0) {
             check("free", cuMemFree_v2(last));
         } else if (strcmp(what, "total") == 0) {

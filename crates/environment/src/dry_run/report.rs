@@ -8,6 +8,8 @@ use serde::Deserialize;
 pub struct Report {
     pub devices: Vec<Device>,
     pub problems: Vec<Problem>,
+    /// Processes that used the driver and have left no account of it: a signal or `_exit` ended them.
+    pub killed: Vec<u32>,
 }
 
 /// What one process did on one device. Bytes.
@@ -17,6 +19,8 @@ pub struct Device {
     pub device: u32,
     pub capacity_bytes: u64,
     pub peak_tensor_bytes: u64,
+    /// The same in blocks of 512 bytes, as pools give them out.
+    pub peak_block_bytes: u64,
     pub allocations: u64,
     pub refused_allocations: u64,
     pub kernels: u64,
@@ -61,6 +65,8 @@ pub struct Refused {
     pub at: Place,
     pub bytes: u64,
     pub held_bytes: u64,
+    /// By a limit that the program has set itself.
+    pub by_limit: bool,
     /// Allocations after it that succeeded.
     pub allocations_since: u64,
 }
@@ -95,7 +101,7 @@ pub struct Line {
 /// What a dry run cannot follow.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Problem {
-    /// `not modelled`, `forked`, `other driver`, `addresses` or `time`.
+    /// `not modelled`, `forked`, `other driver`, `addresses`, `busy` or `time`.
     pub problem: String,
     pub what: String,
 }
@@ -105,6 +111,8 @@ pub struct Problem {
 enum Entry {
     Device(Box<Device>),
     Problem(Problem),
+    Began { began: u32 },
+    Ended { ended: u32 },
 }
 
 impl Report {
@@ -119,6 +127,8 @@ impl Report {
             match serde_json::from_str(line)? {
                 Entry::Device(device) => report.devices.push(*device),
                 Entry::Problem(problem) => report.problems.push(problem),
+                Entry::Began { began } => report.killed.push(began),
+                Entry::Ended { ended } => report.killed.retain(|began| *began != ended),
             }
         }
         Ok(report)
@@ -127,7 +137,33 @@ impl Report {
     /// The device on which a process held the most.
     pub fn largest(&self) -> Option<&Device> {
         let devices = self.devices.iter();
-        devices.max_by_key(|device| device.peak_tensor_bytes)
+        devices.max_by_key(|device| device.peak_block_bytes)
+    }
+
+    /// The device that was the last to refuse an allocation, if a program that failed has failed for that: the one with the largest need.
+    pub fn ran_out(&self) -> Option<(&Device, &Refused)> {
+        let devices = self.devices.iter();
+        let refused = devices.filter_map(|device| Some((device, device.refused.as_ref()?)));
+        // A few may follow, as a program ends.
+        let ended = refused.filter(|(_, refused)| refused.allocations_since < 16);
+        ended.max_by_key(|(_, refused)| refused.needed_bytes())
+    }
+
+    /// What all processes held at their peaks on the device where that is the most: more than the largest if several used one device, and
+    /// perhaps at different times.
+    pub fn together(&self) -> u64 {
+        let mut sums = std::collections::BTreeMap::new();
+        for device in &self.devices {
+            *sums.entry(device.device).or_insert(0u64) += device.peak_block_bytes;
+        }
+        sums.into_values().max().unwrap_or(0)
+    }
+}
+
+impl Refused {
+    /// What was held, and what was asked for.
+    pub fn needed_bytes(&self) -> u64 {
+        self.held_bytes.saturating_add(self.bytes)
     }
 }
 
@@ -144,13 +180,6 @@ impl Place {
 }
 
 impl Device {
-    /// Whether the last that is known of the program is an allocation that there was no memory for: a few may follow, as a program ends.
-    pub fn ended_for_lack_of_memory(&self) -> bool {
-        self.refused
-            .as_ref()
-            .is_some_and(|refused| refused.allocations_since < 16)
-    }
-
     /// Bytes that one more sample of a micro-batch takes, by two sizes, or by one and what was held before it.
     pub fn bytes_per_sample(&self) -> Option<u64> {
         let done = |piece: &&Piece| piece.samples > 0 && piece.peak_bytes > 0;

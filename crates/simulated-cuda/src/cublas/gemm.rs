@@ -101,7 +101,7 @@ impl Gemm {
                 Place::Strided(..) => None,
             })
             .collect();
-        let Some(device) = begin(self.handle, self.name, &lists)? else {
+        let Some(mut device) = begin(self.handle, self.name, &lists)? else {
             return Ok(());
         };
         let sizes = Sizes {
@@ -119,7 +119,6 @@ impl Gemm {
             for (matrix, rows, columns) in operands {
                 let bytes = matrix.bytes(rows, columns);
                 if !device.memory.covers(matrix.address, bytes) {
-                    let mut device = device;
                     let address = matrix.address;
                     eprintln!(
                         "simulated CUDA: {}: {bytes} bytes at {address:#x} are not live",
@@ -130,6 +129,7 @@ impl Gemm {
                 }
             }
             if !device.computes {
+                device.note_written(c.address, 0, false);
                 continue;
             }
             // SAFETY: all three were just checked, and stay live while the device is locked; the scalars by contract.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Device;
+use super::pool::GRANULARITY;
 use crate::marks::{self, Here};
 
 /// The most points of a time line.
@@ -68,6 +69,8 @@ pub struct Refused {
     pub bytes: u64,
     pub held: u64,
     pub here: Here,
+    /// By a limit of the program's own, and not for lack of the device's memory.
+    pub by_limit: bool,
     /// Allocations since then that succeeded.
     pub since: u64,
 }
@@ -106,6 +109,9 @@ pub struct Account {
     held: Vec<u64>,
     total: u64,
     pub peak: u64,
+    /// The same in blocks, as pools give them out.
+    blocks: u64,
+    pub peak_blocks: u64,
     /// What was held at the peak, by place, and where the program was.
     pub held_at_peak: Vec<u64>,
     pub peak_here: Here,
@@ -150,6 +156,12 @@ impl Account {
         }
     }
 
+    /// The piece in progress, unless this thread has left it, or works on something else.
+    fn piece_of(&mut self, here: &Here) -> Option<&mut Piece> {
+        let serial = here.work.as_ref()?.serial;
+        self.piece.as_mut().filter(|piece| piece.serial == serial)
+    }
+
     fn add(to: &mut BTreeMap<u64, Pieces>, piece: &Piece) {
         let pieces = to.entry(piece.samples).or_default();
         pieces.count += 1;
@@ -166,11 +178,14 @@ impl Account {
         self.follow(&here);
         *self.at(here.place) += bytes;
         self.total += bytes;
+        self.blocks += bytes.next_multiple_of(GRANULARITY);
+        self.peak_blocks = self.peak_blocks.max(self.blocks);
         if let Some(refused) = &mut self.refused {
             refused.since += 1;
         }
-        if let Some(piece) = &mut self.piece {
-            piece.peak = piece.peak.max(self.total);
+        let total = self.total;
+        if let Some(piece) = self.piece_of(&here) {
+            piece.peak = piece.peak.max(total);
         }
         self.line.add(self.total);
         self.digest.add(bytes);
@@ -186,13 +201,14 @@ impl Account {
     pub fn freed(&mut self, place: usize, bytes: u64) {
         *self.at(place) -= bytes;
         self.total -= bytes;
+        self.blocks -= bytes.next_multiple_of(GRANULARITY);
     }
 
     /// Counts an allocation that there was no memory for.
-    pub fn refused(&mut self, bytes: u64) {
+    pub fn refused(&mut self, bytes: u64, by_limit: bool) {
         let here = marks::here();
         self.follow(&here);
-        if let Some(piece) = &mut self.piece {
+        if let Some(piece) = self.piece_of(&here) {
             piece.is_refused = true;
         }
         // Sizes are less than half of all numbers.
@@ -201,6 +217,7 @@ impl Account {
             bytes,
             held: self.total,
             here,
+            by_limit,
             since: 0,
         });
     }
@@ -216,19 +233,27 @@ impl Account {
 }
 
 impl Device {
-    /// Notes that a copy or a memset writes to a block what the host knows, if `known`.
-    pub fn note_written(&mut self, address: u64, known: bool) {
-        if self.account.is_some()
-            && let Some(live) = self.memory.live_at_mut(address)
-        {
-            live.is_known = known;
+    /// Notes that these bytes of a block are written: what the host knows, if `known`.
+    pub fn note_written(&mut self, address: u64, bytes: u64, known: bool) {
+        if self.account.is_none() {
+            return;
+        }
+        let is_whole = self
+            .memory
+            .live
+            .get(&address)
+            .is_some_and(|live| live.bytes <= bytes);
+        if let Some(live) = self.memory.live_at_mut(address) {
+            live.is_known = known || live.is_known && !is_whole;
+            live.is_unknown = !known || live.is_unknown && !is_whole;
         }
     }
 
     /// Whether a block holds what it would hold if the device computed, as far as copies and memsets wrote it.
     pub fn knows(&self, address: u64) -> bool {
         let live = self.memory.live_at(address);
-        self.computes || live.is_none_or(|live| live.is_known) && self.keeps(address)
+        self.computes
+            || live.is_none_or(|live| live.is_known && !live.is_unknown) && self.keeps(address)
     }
 
     /// Notes the blocks among a kernel's arguments: it may write to them.
@@ -237,7 +262,7 @@ impl Device {
             return;
         }
         for words in arguments.as_chunks().0 {
-            self.note_written(u64::from_ne_bytes(*words), false);
+            self.note_written(u64::from_ne_bytes(*words), 0, false);
         }
     }
 

@@ -23,8 +23,10 @@ pub struct Live {
     pub mark: Option<Mark>,
     /// The number of the place that allocated it, for the account.
     pub place: usize,
-    /// Whether it holds what copies and memsets wrote, and no kernel has had its address since.
+    /// Whether copies and memsets wrote to it what the host knows.
     pub is_known: bool,
+    /// Whether a part of it is not known: what was copied there from another such block, or what kernels may have written.
+    pub is_unknown: bool,
     /// Whether anything was written to it, where nothing is computed.
     pub is_written: bool,
 }
@@ -170,17 +172,17 @@ impl DeviceMemory {
                 let mut may_grow =
                     growth <= free && (!self.honours_max_size || pool.may_grow(growth));
                 if !may_grow && self.joins && serial != DIRECT {
-                    let pages = pool.give_up_pages(stream, clocks);
-                    let given_up: u64 = pages.iter().map(|(_, bytes)| bytes).sum();
-                    may_grow = growth <= free + given_up
-                        && (!self.honours_max_size || pool.may_grow(growth));
-                    for (start, bytes) in pages {
+                    for (start, bytes) in pool.give_up_pages(stream, clocks) {
                         self.range.cut(start, bytes);
                     }
+                    let free = self.free_bytes();
+                    let pool = self.pools.get(&serial).ok_or(Status::INVALID_VALUE)?;
+                    may_grow = growth <= free && (!self.honours_max_size || pool.may_grow(growth));
                 }
                 if !may_grow {
                     return Err(full);
                 }
+                let pool = self.pools.get_mut(&serial).ok_or(Status::INVALID_VALUE)?;
                 pool.grow(self.range.place(growth).ok_or(full)?, growth);
                 pool.take(rounded, stream, clocks).ok_or(full)?
             }
@@ -193,10 +195,17 @@ impl DeviceMemory {
                 mark: None,
                 place: 0,
                 is_known: false,
+                is_unknown: false,
                 is_written: false,
             },
         );
         Ok(address)
+    }
+
+    /// Whether the device itself has no room for a request that was refused: else it is a limit of the program's own, on its pool.
+    pub fn is_full(&self, bytes: u64) -> bool {
+        let growth = bytes.checked_next_multiple_of(self.segment);
+        growth.is_none_or(|growth| growth > self.free_bytes())
     }
 
     /// Says from which point on an allocation may be used.

@@ -124,7 +124,7 @@ impl Device {
             Err(_) => {
                 self.counted.failed_allocations += 1;
                 if let Some(account) = &mut self.account {
-                    account.refused(bytes);
+                    account.refused(bytes, !self.memory.is_full(bytes));
                 }
             }
         }

@@ -57,7 +57,7 @@ fn note_contents(devices: &mut [MutexGuard<'static, Device>], to: u64, from: u64
         if to_host {
             device.note_read_back(from, bytes);
         } else {
-            device.note_written(to, known);
+            device.note_written(to, bytes, known);
         }
     }
 }
@@ -267,7 +267,7 @@ fn fill<T: Copy + Default + PartialEq + Send + 'static>(
         device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
     }
     for device in &mut devices {
-        device.note_written(to, true);
+        device.note_written(to, bytes as u64, true);
     }
     // Zeros are there already.
     let is_zero = value == T::default();

@@ -86,6 +86,15 @@ impl Call {
         [self.number, kind, self.count, self.data_type.into()]
     }
 
+    /// Says what becomes of the memory that receives, as soon as the work is queued.
+    pub fn queue(&self, device: &mut Device) {
+        let known = device.knows(self.send);
+        device.note_written(self.receive, self.received(), known);
+        if device.keeps(self.receive) {
+            device.mark_written(self.receive);
+        }
+    }
+
     /// Does this rank's part as far as the others allow; `None` until all is done.
     pub fn advance(&mut self, device: &mut Device) -> Option<Outcome> {
         let communicator = self.communicator.clone();
@@ -115,7 +124,12 @@ impl Call {
             }
             let header: Vec<u8> = self.header().map(u64::to_ne_bytes).concat();
             // SAFETY: checked to be live memory, which stays live while the device is locked.
-            let data = unsafe { bytes_at(self.send, self.sent()) };
+            let mut data = unsafe { bytes_at(self.send, self.sent()) };
+            let may_differ_from_zeros =
+                device.computes || device.keeps(self.send) && device.is_written(self.send);
+            if !may_differ_from_zeros {
+                data = &[];
+            }
             let given = communicator.exchange.give(&name, &[&header, data]);
             given.expect("the folder of the communicator can be written");
             self.is_given = true;
@@ -125,7 +139,6 @@ impl Call {
         }
         self.check_agreement(&name)?;
         if device.keeps(self.receive) {
-            device.mark_written(self.receive);
             self.compute(&name);
         }
         // All ranks have given to this call, so they have read what was given to the one before.

@@ -183,6 +183,7 @@ impl Communicator {
                 // The device may be executing a collective that reports an error here.
                 drop(state);
                 let mut device = simulator::lock_as_it_is(self.device).ok_or(Code::CUDA_ERROR)?;
+                call.queue(&mut device);
                 device.collect(move |device| call.advance(device));
                 Ok(())
             }
