@@ -22,8 +22,9 @@ def run(program, mode, memory):
         variables = {"SIMULATED_CUDA_MODE": mode, "SIMULATED_CUDA_REPORT": report, "SIMULATED_CUDA_MEMORY": memory}
         ended = subprocess.run(program, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         lines = open(report).read().splitlines() if os.path.exists(report) else []
-        devices = [json.loads(line) for line in lines]
-        problems = [device for device in devices if "problem" in device]
+        entries = [json.loads(line) for line in lines]
+        problems = [entry for entry in entries if "problem" in entry]
+        devices = [entry for entry in entries if "device" in entry]
         if problems:
             sys.exit(f"{' '.join(program)}: {problems}")
         devices = sorted((device["device"], device["digest"], device["allocations"], device["peak_tensor_bytes"]) for device in devices)
