@@ -164,7 +164,9 @@ fn blocks_take_no_memory_of_the_host() {
     };
     if let Some([_, allocated]) = in_both_modes(&settings, body) {
         let text = fs::read_to_string(report).unwrap();
-        let mut lines = text.lines().filter(|line| line.contains("\"computes\":false"));
+        let mut lines = text
+            .lines()
+            .filter(|line| line.contains("\"computes\":false"));
         let report: serde_json::Value = serde_json::from_str(lines.next().unwrap()).unwrap();
         let number = |name: &str| report[name].as_u64().unwrap();
         // A pool gives whole pieces of 512 bytes.
