@@ -1,14 +1,12 @@
-//! Tells the simulated driver, where a program runs on it, what the program is doing, so that `headroom dry-run` can say who holds the memory
-//! and when it is highest. With any other driver nothing is told.
+//! Reports a program's steps, phases and layers to the simulated driver, which attributes memory to them for `headroom dry-run`. With any other
+//! driver these functions do nothing.
 
 use crate::batch::Task;
 use crate::error::Phase;
 
-/// What was told lasts until this is dropped.
+/// A step or a phase in progress; it ends when this is dropped.
 #[must_use]
-pub(crate) struct Mark(
-    #[allow(dead_code, reason = "its destructor ends what was told")] driver::Entered,
-);
+pub(crate) struct Mark(#[allow(dead_code, reason = "held for its destructor")] driver::Entered);
 
 /// Begins a micro-batch of so many samples, or an update with 0.
 #[inline]

@@ -21,7 +21,7 @@ const LARGEST: usize = 6;
 #[must_use]
 pub(crate) struct Guard {
     number: Option<u64>,
-    /// Told to the simulated driver, whether or not a `LayerMemory` measures.
+    /// Also without a `LayerMemory`.
     _mark: Option<Mark>,
     /// Not to be sent.
     _thread: PhantomData<*const ()>,

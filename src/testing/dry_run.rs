@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Result, invalid};
 
-/// What the process that does the work is told: the test, and the file for the work's outcome.
+/// Environment variables of the process that does the work: the test's name, and the file for the outcome.
 const TEST: &str = "HEADROOM_DRY_RUN_TEST";
 const OUTCOME: &str = "HEADROOM_DRY_RUN_OUTCOME";
 /// What the outcome is if the work succeeded.

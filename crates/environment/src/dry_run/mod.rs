@@ -1,5 +1,5 @@
-//! Running a program on the simulated driver without computing, as `headroom dry-run` and candle-headroom's `testing::DryRun` do: which card it is
-//! run for, how the program is told, and what the driver reports.
+//! Dry runs: programs on the simulated driver, without computing. `headroom dry-run` and candle-headroom's `testing::DryRun` share the table of
+//! cards, the environment variables that configure the driver, and the reader of its report.
 
 mod card;
 mod report;
