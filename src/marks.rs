@@ -28,6 +28,12 @@ pub(crate) fn phase(phase: Phase) -> Mark {
     Mark(driver::enter(driver::PHASE, 0, || phase.to_string()))
 }
 
+/// Says what recomputing its regions would have saved the micro-batch in progress, in bytes.
+#[inline]
+pub(crate) fn could_save(bytes: impl FnOnce() -> Option<u64>) {
+    driver::could_save(bytes);
+}
+
 /// Says in which layers this thread is.
 #[cfg(feature = "layers")]
 #[inline]
@@ -49,6 +55,7 @@ mod driver {
     struct Driver {
         enter: unsafe extern "C" fn(u32, *const c_char, u64),
         leave: extern "C" fn(),
+        could_save: extern "C" fn(u64),
         #[cfg(feature = "layers")]
         layers: unsafe extern "C" fn(*const c_char),
     }
@@ -61,6 +68,7 @@ mod driver {
             Some(Driver {
                 enter: *process.get(b"simulated_cuda_enter\0").ok()?,
                 leave: *process.get(b"simulated_cuda_leave\0").ok()?,
+                could_save: *process.get(b"simulated_cuda_could_save\0").ok()?,
                 #[cfg(feature = "layers")]
                 layers: *process.get(b"simulated_cuda_layers\0").ok()?,
             })
@@ -88,6 +96,12 @@ mod driver {
         Entered(driver, PhantomData)
     }
 
+    pub(super) fn could_save(bytes: impl FnOnce() -> Option<u64>) {
+        if let Some((driver, bytes)) = DRIVER.as_ref().and_then(|driver| Some((driver, bytes()?))) {
+            (driver.could_save)(bytes);
+        }
+    }
+
     #[cfg(feature = "layers")]
     pub(super) fn layers(path: impl FnOnce() -> String) {
         if let Some(driver) = DRIVER.as_ref()
@@ -110,6 +124,9 @@ mod driver {
     pub(super) fn enter(_: u32, _: u64, _: impl FnOnce() -> String) -> Entered {
         Entered
     }
+
+    #[inline]
+    pub(super) fn could_save(_: impl FnOnce() -> Option<u64>) {}
 
     #[cfg(feature = "layers")]
     #[inline]

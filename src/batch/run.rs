@@ -14,6 +14,7 @@ use super::policy::{Completed, Extent, Failed, taken};
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;
+use crate::marks;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::mix::mix;
 
@@ -95,6 +96,10 @@ impl Engine {
             });
             let piece = self.piece(size, || work.held().0);
             let done = work.micro_batch(&attempt);
+            if !recomputes {
+                let watched = &attempt.watched;
+                marks::could_save(|| self.regions.saving(extent.cost, &watched.borrow()));
+            }
             let layers = if done.is_err() {
                 layers::largest(&self.device)
             } else {

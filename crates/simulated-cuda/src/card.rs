@@ -62,7 +62,7 @@ pub struct Card {
     /// Bytes that a context takes, `SIMULATED_CUDA_CONTEXT`.
     pub context: u64,
     /// The compute capability times ten, `SIMULATED_CUDA_CAPABILITY`.
-    capability: u32,
+    pub capability: u32,
     /// Multiprocessors, `SIMULATED_CUDA_MULTIPROCESSORS`.
     multiprocessors: u32,
     /// Whether pools join free pages that are apart, `SIMULATED_CUDA_JOINS=1`.

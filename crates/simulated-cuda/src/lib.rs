@@ -10,7 +10,7 @@
 pub mod card;
 pub mod control;
 pub mod cublas;
-mod cudart;
+pub mod cudart;
 pub mod cudnn;
 pub mod curand;
 pub mod device;

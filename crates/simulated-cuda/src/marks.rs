@@ -18,6 +18,8 @@ pub struct Work {
     pub name: String,
     /// 0 for an update.
     pub samples: u64,
+    /// Bytes that it could do without, as the program says.
+    pub could_save: AtomicU64,
 }
 
 /// A phase, and the layers that the program says it is in. Both are empty outside of them.
@@ -134,6 +136,7 @@ pub unsafe extern "C" fn simulated_cuda_enter(kind: u32, name: *const c_char, sa
                         serial,
                         name,
                         samples,
+                        could_save: AtomicU64::new(0),
                     })),
                     "".into(),
                 );
@@ -152,6 +155,16 @@ pub extern "C" fn simulated_cuda_leave() {
     change(|told| {
         told.entered.pop();
         told.settle();
+    });
+}
+
+/// Says how many bytes the piece of work in progress on this thread could do without if marked regions were recomputed.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_could_save(bytes: u64) {
+    change(|told| {
+        if let Some(work) = &told.here.work {
+            work.could_save.store(bytes, Relaxed);
+        }
     });
 }
 

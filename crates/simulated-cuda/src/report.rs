@@ -225,8 +225,11 @@ fn line(device: &Device, account: &Account) -> String {
             )
         });
     let pieces = account.pieces().into_iter().map(|(samples, pieces)| {
-        let Pieces { count, refused, peak, before } = pieces;
-        format!("{{\"samples\":{samples},\"count\":{count},\"refused\":{refused},\"peak_bytes\":{peak},\"before_bytes\":{before}}}")
+        let Pieces { count, refused, peak, before, could_save } = pieces;
+        format!(
+            "{{\"samples\":{samples},\"count\":{count},\"refused\":{refused},\"peak_bytes\":{peak},\"before_bytes\":{before},\
+             \"could_save_bytes\":{could_save}}}"
+        )
     });
     let read = account.read_back.iter().map(|(&number, read)| {
         let ReadBack { copies, bytes } = read;

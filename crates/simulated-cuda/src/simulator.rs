@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use crate::device::Device;
 use crate::device::late::{Wait, wait};
 use crate::handle::{Handle, Kind};
+use crate::nvml::system::uuid_text;
 use crate::report;
 use crate::status::{Outcome, Status};
 
@@ -61,6 +62,35 @@ fn slots() -> &'static [Slot] {
 /// The number of devices.
 pub fn count() -> usize {
     slots().len()
+}
+
+/// The devices that the driver shows, in its order: all, or those that `CUDA_VISIBLE_DEVICES` names by number or by the beginning of their
+/// UUID, up to the first that there is not. NVML shows all.
+pub fn visible() -> &'static [usize] {
+    static VISIBLE: OnceLock<Vec<usize>> = OnceLock::new();
+    VISIBLE.get_or_init(|| {
+        let all = 0..count();
+        let Ok(names) = std::env::var("CUDA_VISIBLE_DEVICES") else {
+            return all.collect();
+        };
+        let mut visible = Vec::new();
+        for name in names.split(',').map(str::trim) {
+            let number = name.parse().ok().filter(|number| all.contains(number));
+            let by_uuid = || {
+                let mut named = all
+                    .clone()
+                    .filter(|number| uuid_text(*number).starts_with(name));
+                named.next().filter(|_| name.starts_with("GPU-"))
+            };
+            match number.or_else(by_uuid) {
+                Some(number) if !visible.contains(&number) => visible.push(number),
+                // The driver shows none at all if one is named twice.
+                Some(_) => return Vec::new(),
+                None => break,
+            }
+        }
+        visible
+    })
 }
 
 /// Locks a device, whether or not the driver is initialized, and executes its late work unless the present call leaves it.

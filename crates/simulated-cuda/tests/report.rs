@@ -72,6 +72,7 @@ fn trains() {
         // SAFETY: null is the text of no layers.
         unsafe { simulated_cuda_layers(std::ptr::null()) };
         simulated_cuda_leave();
+        simulated_cuda_could_save(samples * MIB);
         if let Ok(activations) = activations {
             assert_eq!(cuMemFree_v2(activations), 0);
         }
@@ -108,8 +109,8 @@ fn it_says_who_held_the_memory_and_what_was_not_computed() {
          \"by_limit\":false,\"allocations_since\":3}"
             .to_owned(),
         format!(
-            "\"pieces\":[{{\"samples\":2,\"count\":1,\"refused\":0,\"peak_bytes\":{peak},\"before_bytes\":4194304}},\
-             {{\"samples\":4,\"count\":1,\"refused\":1,\"peak_bytes\":0,\"before_bytes\":0}}]"
+            "\"pieces\":[{{\"samples\":2,\"count\":1,\"refused\":0,\"peak_bytes\":{peak},\"before_bytes\":4194304,\"could_save_bytes\":2097152}},\
+             {{\"samples\":4,\"count\":1,\"refused\":1,\"peak_bytes\":0,\"before_bytes\":0,\"could_save_bytes\":0}}]"
         ),
         "\"read_back\":[{\"phase\":\"\",\"layers\":\"\",\"copies\":1,\"bytes\":8}]".to_owned(),
         format!("\"line\":{{\"stride\":1,\"bytes\":[4194304,{peak},4194312,4194320]}}"),

@@ -70,6 +70,9 @@ pub struct MicroBatch {
     pub bytes_per_sample: Option<u64>,
     /// By that.
     pub largest: Option<u64>,
+    /// What recomputing the model's marked regions would save.
+    pub could_save: u64,
+    pub largest_recomputed: Option<u64>,
 }
 
 /// Values that the program read although nothing had computed them.
@@ -159,7 +162,16 @@ impl MicroBatch {
             .bytes
             .saturating_sub(most.peak_bytes + card.outside().end());
         let each = device.bytes_per_sample();
+        let recomputed = |each: u64| {
+            let whole = room + most.samples * each;
+            let less = each.checked_sub(most.could_save_bytes / most.samples)?;
+            whole
+                .checked_div(less)
+                .filter(|_| most.could_save_bytes > 0)
+        };
         Some(Self {
+            could_save: most.could_save_bytes,
+            largest_recomputed: each.and_then(recomputed),
             samples: most.samples,
             refused: refused.min(),
             bytes_per_sample: each,
@@ -339,6 +351,9 @@ impl MicroBatch {
                 "; {} each, so that about {largest} would fit",
                 ByteSize(each)
             );
+            if let Some(largest) = self.largest_recomputed {
+                _ = write!(text, ", {largest} with recomputed regions");
+            }
         }
         text
     }
@@ -351,10 +366,15 @@ fn remedies(peak: &Peak) -> Vec<Remedy> {
         shares.map(|share| share.bytes).sum::<u64>()
     };
     let batch = peak.micro_batch.as_ref();
+    let marked = batch.map_or(0, |batch| batch.could_save);
     let batch = batch.and_then(|batch| Some(batch.bytes_per_sample? * (batch.samples - 1)));
     let remedies = [
         (
-            held("forward"),
+            marked,
+            "with the model's marked regions recomputed (`Recompute::Always`)",
+        ),
+        (
+            if marked > 0 { 0 } else { held("forward") },
             "the most that recomputed regions can save (`nn::recompute`)",
         ),
         // Of 8 bytes a parameter in f32, 2 and the scales of blocks remain.

@@ -80,6 +80,8 @@ pub struct Piece {
     /// Of one without a refusal: the most that was held, and what was held when it began.
     pub peak_bytes: u64,
     pub before_bytes: u64,
+    /// Bytes of that peak which recomputing the marked regions would save.
+    pub could_save_bytes: u64,
 }
 
 /// What the program copied to the host although nothing had computed it.

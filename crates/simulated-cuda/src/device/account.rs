@@ -1,10 +1,12 @@
 //! Who held a device's memory, when it was highest and over time, for the report at the program's exit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::Device;
 use super::pool::GRANULARITY;
-use crate::marks::{self, Here};
+use crate::marks::{self, Here, Work};
 
 /// The most points of a time line.
 const POINTS: usize = 512;
@@ -84,6 +86,8 @@ pub struct Pieces {
     /// The most that was held in one that had none refused, and what was held when that one began.
     pub peak: u64,
     pub before: u64,
+    /// Bytes of that peak that it could do without, as the program says.
+    pub could_save: u64,
 }
 
 /// What the program copied to the host although this run does not know it.
@@ -95,8 +99,7 @@ pub struct ReadBack {
 
 #[derive(Debug)]
 struct Piece {
-    serial: u64,
-    samples: u64,
+    work: Arc<Work>,
     is_refused: bool,
     peak: u64,
     before: u64,
@@ -140,13 +143,12 @@ impl Account {
         if self
             .piece
             .as_ref()
-            .is_some_and(|piece| piece.serial == work.serial)
+            .is_some_and(|piece| piece.work.serial == work.serial)
         {
             return;
         }
         let next = Piece {
-            serial: work.serial,
-            samples: work.samples,
+            work: Arc::clone(work),
             is_refused: false,
             peak: self.total,
             before: self.total,
@@ -159,16 +161,19 @@ impl Account {
     /// The piece in progress, unless this thread has left it, or works on something else.
     fn piece_of(&mut self, here: &Here) -> Option<&mut Piece> {
         let serial = here.work.as_ref()?.serial;
-        self.piece.as_mut().filter(|piece| piece.serial == serial)
+        self.piece
+            .as_mut()
+            .filter(|piece| piece.work.serial == serial)
     }
 
     fn add(to: &mut BTreeMap<u64, Pieces>, piece: &Piece) {
-        let pieces = to.entry(piece.samples).or_default();
+        let pieces = to.entry(piece.work.samples).or_default();
         pieces.count += 1;
         pieces.refused += u64::from(piece.is_refused);
         if !piece.is_refused && piece.peak >= pieces.peak {
             pieces.peak = piece.peak;
             pieces.before = piece.before;
+            pieces.could_save = piece.work.could_save.load(Relaxed);
         }
     }
 

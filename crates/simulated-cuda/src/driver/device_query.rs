@@ -14,7 +14,7 @@ pub extern "C" fn cuInit(flags: u32) -> u32 {
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        if simulator::count() == 0 {
+        if simulator::visible().is_empty() {
             return Err(Status(100));
         }
         simulator::initialize();
@@ -35,17 +35,20 @@ pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> u32 {
     answer(|| {
         simulator::check_initialized()?;
         // SAFETY: the caller passes a place for one number.
-        unsafe { store(count, simulator::count() as i32) }
+        unsafe { store(count, simulator::visible().len() as i32) }
     })
 }
 
-/// A device by ordinal; its `CUdevice` is the ordinal.
+/// A device by its place among those that are visible; its `CUdevice` is its number among all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(to: *mut i32, ordinal: i32) -> u32 {
     answer(|| {
-        drop(device(ordinal)?);
+        simulator::check_initialized()?;
+        let place = usize::try_from(ordinal).ok();
+        let number = place.and_then(|place| simulator::visible().get(place));
+        let number = number.ok_or(Status::INVALID_DEVICE)?;
         // SAFETY: the caller passes a place for one number.
-        unsafe { store(to, ordinal) }
+        unsafe { store(to, *number as i32) }
     })
 }
 

@@ -140,7 +140,7 @@ fn place(ordinal: usize) -> usize {
 }
 
 /// A device's identity as text: `GPU-` and the bytes of `cuDeviceGetUuid`.
-fn uuid_text(ordinal: usize) -> String {
+pub fn uuid_text(ordinal: usize) -> String {
     let mut text = String::from("GPU");
     for (index, byte) in uuid(ordinal).iter().enumerate() {
         if [0, 4, 6, 8, 10].contains(&index) {
