@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares the allocations of executing and of allocating only (scripts/compare-modes.py) for training steps: the example `train_text` with
-# each type, moments and recomputation, under a limit and where memory runs out, on two ranks, and `finetune` with
-# each family of models.
+# each type, moments and recomputation, under a limit and where memory runs out, on two ranks, `finetune` with each family of models, and the
+# layers and steps of the benchmark `cuda`.
 #
 #     . scripts/cuda-env.sh && bash scripts/compare-steps.sh
 #
@@ -72,4 +72,7 @@ for family in llama mistral qwen2 qwen3; do
     fine+=(--held-out 0.02 --output '{folder}/out')
     programs+=(-- "${fine[@]}" LICENSE -- "${fine[@]}" --full LICENSE)
 done
+# Attention, norms, losses, a layer of Llama and a language model: each of the benchmark's steps once.
+steps=$(cargo bench --no-run --locked --features cuda,layers --bench cuda 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
+programs+=(-- "$steps" --once)
 python3 scripts/compare-modes.py "${programs[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the test programs, the benchmarks, `train_text` and `headroom`, built in release with `--features cuda,layers`, into one archive with a
+# Packs the test programs, the benchmarks, `train_text`, `headroom` and the simulated driver, built in release with `--features cuda,layers`, into one archive with a
 # runner: a machine with a GPU and CUDA's libraries, but without Rust, unpacks it and runs everything.
 #
 # Usage: scripts/pack-cuda.sh [ARCHIVE]      default: target/cuda-suite.tar.xz
@@ -38,6 +38,11 @@ for name, path in built.items():
 done
 
 cp scripts/run-cuda-suite.sh "$suite/cuda-suite/run"
+# What predicts the peaks that the GPU then has.
+libraries=${CARGO_TARGET_DIR:-target}/simulated-cuda/lib
+cp -a "$libraries" "$suite/cuda-suite/simulated-cuda"
+rm -rf "$suite/cuda-suite/simulated-cuda/"stubs*
+strip "$suite/cuda-suite/simulated-cuda/libcuda.so.1"
 echo "${CUDA_COMPUTE_CAP:-that of the GPU where this was packed}" >"$suite/cuda-suite/compute-capability"
 cp README.md docs/how-to/cuda-out-of-memory.md docs/reference/promises.md "$suite/cuda-suite/" # text to train on
 tar -C "$suite" -cf - cuda-suite | xz -T0 -6 >"$archive"

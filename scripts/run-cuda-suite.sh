@@ -76,6 +76,30 @@ tests_passed | tee "$results/tests.txt"
 [ "$HEADROOM_CUDA" = real ] && steps=45 || steps=2
 run train_text 60 programs/train_text --device cuda:0 --budget 2GiB --steps $steps README.md cuda-out-of-memory.md promises.md
 run bench-cuda "${BENCH_SECONDS:-240}" programs/bench-cuda ${BENCH_OPTIONS:-}
+# The same peaks on the simulated driver, without computing, beside those that the benchmark has just measured: in MiB, of tensors.
+peaks() {
+    sed -n 's#^\(figure: gpu/\|simulated driver, no figure: \)\([a-z_0-9]*_peak\) = \([0-9.]*\) MiB.*#\2 \3#p'
+}
+predict() {
+    for layer in attention_4096 swiglu linear_cross_entropy llama_layer language_model; do
+        env LD_LIBRARY_PATH="$here/simulated-cuda" SIMULATED_CUDA_MODE=allocate SIMULATED_CUDA_MEMORY=$((128 << 30)) \
+            programs/bench-cuda --quick --only "$layer" | peaks
+    done >"$results/predicted.txt"
+    peaks <"$results/bench-cuda.txt" >"$results/measured.txt"
+    awk -v figure="$([ "$HEADROOM_CUDA" = real ] && echo "figure: dry_run/" || echo "simulated driver, no figure: ")" '
+        NR == FNR { measured[$1] = $2; next }
+        measured[$1] > 0 {
+            off = 100 * ($2 / measured[$1] - 1); size = off < 0 ? -off : off; count++
+            printf "%s: predicted %s MiB, measured %s (%+.3f %%)\n", $1, $2, measured[$1], off
+            if (size > worst) worst = size
+        }
+        END {
+            if (!count) exit 1
+            printf "%speaks_compared_with_gpu = %d peaks\n%speak_error_of_gpu = %.3f %%\n", figure, count, figure, worst
+        }' "$results/measured.txt" "$results/predicted.txt"
+}
+export -f predict peaks && export here
+run predicted 120 bash -c predict
 # What each kernel takes, where NVIDIA's profiler is installed and may read counters.
 if [ "$HEADROOM_CUDA" = real ] && command -v ncu >/dev/null; then
     before=$status

@@ -101,7 +101,9 @@ fn twice(libraries: &Libraries, findings: &mut Findings) {
 
 fn folders(libraries: &Libraries, findings: &mut Findings) {
     let mut variable = libraries.variable.iter();
-    if let Some(folder) = variable.find(|folder| Path::new(folder).ends_with("stubs")) {
+    // A toolkit has `stubs`; the simulated driver has them for CUDA 12 too.
+    let has_stubs = |folder: &Path| folder.ends_with("stubs") || folder.ends_with("stubs-12");
+    if let Some(folder) = variable.find(|folder| has_stubs(Path::new(folder))) {
         findings.add(code::STUBS_ON_PATH, format!("LD_LIBRARY_PATH has {folder}"));
     }
     findings.list(code::PATH_NOWHERE, libraries.absent.iter().cloned());

@@ -1,6 +1,7 @@
 //! The parameters of a model by their names: drawn, set from files, and saved.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
@@ -12,6 +13,9 @@ use candle_headroom::optim::StateDict;
 use candle_nn::Init;
 use candle_nn::var_builder::SimpleBackend;
 use rand::Rng;
+
+/// Bytes of a tensor that are read at once.
+const PIECE: u64 = 64 << 20;
 
 /// The tensors of safetensors files by name, each of which is read when it is asked for. Nothing is mapped: a file that another program
 /// shortens would be a signal that ends the process, and a header that it changes would be other bytes than those that were checked.
@@ -35,16 +39,34 @@ impl Weights {
         Ok(Self(all))
     }
 
-    pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+    /// Reads a tensor, and casts it to this type. A large one is read in pieces, so that beside the result no more than a piece is in memory.
+    pub fn load(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
         let found = self.0.get(name);
         let (file, stored) = found.with_context(|| format!("there is no tensor `{name}`"))?;
-        let read = || {
-            let bytes = file.read(stored.range.clone())?;
-            let dtype = DType::try_from(stored.dtype)?;
-            let tensor = Tensor::from_raw_buffer(&bytes, dtype, &stored.shape, device);
-            anyhow::Ok(tensor?)
+        let stored_as = DType::try_from(stored.dtype)?;
+        let read = |range: Range<u64>, shape: &[usize]| {
+            let bytes = file.read(range)?;
+            let tensor = Tensor::from_raw_buffer(&bytes, stored_as, shape, device)?;
+            anyhow::Ok(tensor.to_dtype(dtype)?)
         };
-        read().with_context(|| format!("cannot read `{name}` of {}", file.path().display()))
+        let (shape, range) = (&stored.shape, stored.range.clone());
+        let in_pieces = || {
+            let (rows, bytes) = match shape.first() {
+                Some(&rows) if range.end - range.start > PIECE => (rows, range.end - range.start),
+                _ => return read(range.clone(), shape),
+            };
+            let each = bytes / rows as u64;
+            let piece = (PIECE / each).max(1) as usize;
+            let whole = Tensor::zeros(shape.as_slice(), dtype, device)?;
+            for first in (0..rows).step_by(piece) {
+                let end = rows.min(first + piece);
+                let at = |row: usize| range.start + row as u64 * each;
+                let shape = [&[end - first], &shape[1..]].concat();
+                whole.slice_set(&read(at(first)..at(end), &shape)?, 0, first)?;
+            }
+            Ok(whole)
+        };
+        in_pieces().with_context(|| format!("cannot read `{name}` of {}", file.path().display()))
     }
 }
 
@@ -66,9 +88,8 @@ impl SimpleBackend for Weights {
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
-        let tensor = self.load(name, device);
-        let tensor = tensor.map_err(|error| Error::Msg(format!("{error:#}")))?;
-        tensor.to_dtype(dtype)
+        let tensor = self.load(name, dtype, device);
+        tensor.map_err(|error| Error::Msg(format!("{error:#}")))
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -107,7 +128,7 @@ pub fn fill(varmap: &VarMap, weights: &Weights, refuses_others: bool) -> Result<
         bail!("{}", problems.join("; "))
     }
     for (name, var) in &vars {
-        var.set(&weights.load(name, var.device())?.to_dtype(var.dtype())?)?;
+        var.set(&weights.load(name, var.dtype(), var.device())?)?;
     }
     Ok(())
 }

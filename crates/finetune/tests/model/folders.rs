@@ -88,6 +88,24 @@ fn a_new_model_is_seeded() {
     assert!((0.017..0.023).contains(&deviation), "{deviation}");
 }
 
+/// More than the 64 MiB that are read at once: three pieces, the last of which is not whole.
+#[test]
+fn a_large_tensor_is_read_in_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, width) = (130, 1 << 18);
+    let rows_of = Tensor::arange(0f32, rows as f32, &Device::Cpu).unwrap();
+    let row = Tensor::arange(0f32, width as f32, &Device::Cpu).unwrap();
+    let large = rows_of.unsqueeze(1).unwrap().broadcast_mul(&row).unwrap();
+    let file = folder.path().join(WEIGHTS);
+    candle_core::safetensors::save(&[("large", large.clone())].into(), file).unwrap();
+    for dtype in [DType::F32, DType::BF16] {
+        let weights = open_weights(folder.path(), dtype, &Device::Cpu).unwrap();
+        let read = weights.get((rows, width), "large").unwrap();
+        let expected = large.to_dtype(dtype).unwrap();
+        assert_eq!(numbers(&read), numbers(&expected), "{dtype:?}");
+    }
+}
+
 #[test]
 fn a_model_in_shards_is_read_by_its_index() {
     let expected = logits(&whole(&case("qwen3")).unwrap().decoder);

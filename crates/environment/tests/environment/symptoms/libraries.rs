@@ -28,6 +28,11 @@ pub const SYMPTOMS: &[Symptom] = &[
         "HR-405",
         with_variable!("LD_LIBRARY_PATH", "/usr/local/cuda/lib64/stubs"),
     ),
+    symptom(
+        "stubs of the simulated driver on the path",
+        "HR-405",
+        with_variable!("LD_LIBRARY_PATH", "/opt/simulated-cuda/stubs-12"),
+    ),
     symptom("CUDA 221, no JIT compiler", "HR-406", || {
         Machine::healthy().without(&format!("{LIBRARIES}/libnvidia-ptxjitcompiler.so.1"))
     }),
