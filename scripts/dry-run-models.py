@@ -41,9 +41,9 @@ MODELS = {
 CASES = [
     ("Llama-3.1-8B", 4096, 1, [], ["--lora-rank", "16"], 0),
     ("Llama-3.1-8B", 4096, 1, ["--recompute", "always"], ["--lora-rank", "16"], 2),
-    ("SmolLM2-135M", 1024, 8, ["--full"], [], 0),
-    ("SmolLM2-135M", 1024, 8, ["--full", "--moments", "8bit", "--recompute", "always"], ["--moments", "8bit"], 2),
-    ("Qwen3-0.6B", 2048, 2, ["--full"], [], 0),
+    ("SmolLM2-135M", 1024, 8, ["--full"], ["--master-weights"], 0),
+    ("SmolLM2-135M", 1024, 8, ["--full", "--moments", "8bit", "--recompute", "always"], ["--moments", "8bit", "--master-weights"], 2),
+    ("Qwen3-0.6B", 2048, 2, ["--full"], ["--master-weights"], 0),
     ("Qwen2.5-1.5B", 1024, 4, ["--lora-rank", "8"], ["--lora-rank", "8"], 0),
 ]
 

@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Type of the optimizer's moments
     #[arg(long, default_value = "f32")]
     moments: Moments,
+    /// Keep an f32 copy of each parameter of a half type, as `finetune` does
+    #[arg(long, conflicts_with = "lora_rank")]
+    master_weights: bool,
     /// Train adapters (LoRA) of this rank, in f32; the model is frozen
     #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
     lora_rank: Option<u64>,
@@ -88,6 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
         dtype: arguments.dtype.or(saved).unwrap_or(Dtype::F32),
         optimizer: arguments.optimizer,
         moments: arguments.moments,
+        has_master_weights: arguments.master_weights,
         lora: None,
         trained: model.clone(),
         model,

@@ -60,6 +60,8 @@ pub struct Training {
     pub dtype: Dtype,
     pub optimizer: Optimizer,
     pub moments: Moments,
+    /// Whether a parameter of a half type has an f32 copy, which the updates move.
+    pub has_master_weights: bool,
     pub lora: Option<Lora>,
     /// Shapes of the model's parameters.
     pub model: Vec<Shape>,
@@ -113,9 +115,14 @@ impl Training {
             Moments::Bf16 => "moments, bf16",
             Moments::EightBit => "moments, 8 bits",
         };
+        let copied = match self.has_master_weights && self.dtype.size() < 4 {
+            true => trained,
+            false => 0,
+        };
         let held = [
             (parameters, model.saturating_mul(self.dtype.size())),
             ("adapters", adapters.saturating_mul(self.trained_size())),
+            ("master weights, f32", copied.saturating_mul(4)),
             // Sums are f32, also of half types.
             ("accumulated gradients", trained.saturating_mul(4)),
             (moments, sum(&self.trained, |shape| self.state(shape))),

@@ -209,6 +209,18 @@ fn what_an_optimizer_holds_is_what_the_library_holds() -> candle_headroom::Resul
             "{arguments:?}: {said}"
         );
     }
+    let halves = vars
+        .iter()
+        .map(|var| Var::from_tensor(&var.to_dtype(DType::BF16)?));
+    let halves = halves.collect::<candle_core::Result<Vec<_>>>()?;
+    let state = AdamW::builder(halves)
+        .master_weights()
+        .build()?
+        .state_bytes();
+    let arguments = ["--dtype", "bf16", "--master-weights", "--memory", "1GiB"];
+    let said = estimate(folder.path(), &arguments);
+    let elements: usize = vars.iter().map(|var| var.elem_count()).sum();
+    assert_eq!(said["held_bytes"], 6 * elements as u64 + state, "{said}");
     Ok(())
 }
 
