@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{MutexGuard, Once};
 use std::time::Duration;
 
+use crate::counts;
 use crate::device::Device;
 use crate::device::account::{Account, Pieces, ReadBack};
 use crate::marks::{Here, Place, places};
@@ -116,6 +117,14 @@ extern "C" fn write() {
             lines.push('\n');
         }
     }
+    if counts::are_on() {
+        let process = std::process::id();
+        _ = writeln!(
+            lines,
+            "{{\"process\":{process},\"counts\":{}}}",
+            counts::json()
+        );
+    }
     _ = writeln!(lines, "{{\"ended\":{}}}", std::process::id());
     append(&lines);
 }
@@ -159,7 +168,7 @@ fn other_driver() -> Option<PathBuf> {
 }
 
 /// A text as JSON has it.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {

@@ -1,6 +1,6 @@
 //! The driver's status codes, and how entry points return them.
 
-use crate::report;
+use crate::{counts, report};
 
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,10 @@ impl Status {
 /// Runs an entry point and returns its `CUresult`.
 pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
     let outcome = match report::in_fork() {
-        false => body(),
+        false => {
+            counts::call(&body);
+            body()
+        }
         true => Err(Status::NOT_INITIALIZED),
     };
     match outcome {

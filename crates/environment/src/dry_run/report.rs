@@ -2,6 +2,7 @@ use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// What the simulated driver reports of a program: `crates/simulated-cuda/src/report.rs` writes it.
 #[derive(Debug, Default)]
@@ -111,8 +112,17 @@ pub struct Problem {
 enum Entry {
     Device(Box<Device>),
     Problem(Problem),
-    Began { began: u32 },
-    Ended { ended: u32 },
+    Began {
+        began: u32,
+    },
+    Ended {
+        ended: u32,
+    },
+    /// What the program asked the driver for, where `SIMULATED_CUDA_COUNTS` is set. It is for those who set it.
+    Counts {
+        #[serde(rename = "counts")]
+        _counts: IgnoredAny,
+    },
 }
 
 impl Report {
@@ -129,6 +139,7 @@ impl Report {
                 Entry::Problem(problem) => report.problems.push(problem),
                 Entry::Began { began } => report.killed.push(began),
                 Entry::Ended { ended } => report.killed.retain(|began| *began != ended),
+                Entry::Counts { .. } => {}
             }
         }
         Ok(report)

@@ -274,11 +274,6 @@ impl DeviceMemory {
 
     /// The live allocation of device memory or pinned host memory that contains an address.
     pub fn allocation(&self, address: u64) -> Option<std::ops::Range<u64>> {
-        let device = self
-            .live
-            .range(..=address)
-            .next_back()
-            .map(|(&start, live)| start..start + live.bytes);
         let host = || {
             self.host
                 .range(..=address)
@@ -286,7 +281,15 @@ impl DeviceMemory {
                 .map(|(&start, &bytes)| start..start + bytes)
         };
         let holds = |range: &std::ops::Range<u64>| range.contains(&address);
-        device.filter(holds).or_else(|| host().filter(holds))
+        self.allocation_on_device(address)
+            .or_else(|| host().filter(holds))
+    }
+
+    /// The live allocation of device memory that contains an address.
+    pub fn allocation_on_device(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let (&start, live) = self.live.range(..=address).next_back()?;
+        let range = start..start + live.bytes;
+        range.contains(&address).then_some(range)
     }
 
     /// Whether these bytes lie within one live allocation.

@@ -1,6 +1,7 @@
 //! One simulated device with all its state, guarded by one lock.
 
 pub mod account;
+pub mod buffers;
 pub mod clock;
 pub mod contents;
 pub mod copies;
@@ -25,6 +26,7 @@ use objects::Objects;
 use trace::Trace;
 
 use crate::card::Card;
+use crate::counts;
 use crate::handle::{Handle, Kind};
 use crate::report;
 use crate::status::{Outcome, Status};
@@ -107,6 +109,7 @@ impl Device {
         });
         match outcome {
             Ok(address) => {
+                counts::allocation(pool != memory::DIRECT, bytes);
                 self.counted.live_bytes += bytes;
                 self.counted.peak_live_bytes =
                     self.counted.peak_live_bytes.max(self.counted.live_bytes);
@@ -122,6 +125,7 @@ impl Device {
                 }
             }
             Err(_) => {
+                counts::refused_allocation(bytes);
                 self.counted.failed_allocations += 1;
                 if let Some(account) = &mut self.account {
                     account.refused(bytes, !self.memory.is_full(bytes));
@@ -139,12 +143,15 @@ impl Device {
             return Err(status);
         }
         let live = self.memory.live.get(&address);
-        let (bytes, place) = live.map_or((0, 0), |live| (live.bytes, live.place));
+        let (bytes, place, pool) = live.map_or((0, 0, memory::DIRECT), |live| {
+            (live.bytes, live.place, live.pool)
+        });
         if let Some(stream) = stream {
             self.note_use(address..address + bytes, stream);
         }
         self.clear(address);
         self.memory.free(address, stream, &mut self.clocks)?;
+        counts::free(pool != memory::DIRECT, bytes);
         self.counted.frees += 1;
         self.counted.live_bytes -= bytes;
         if let Some(account) = &mut self.account {

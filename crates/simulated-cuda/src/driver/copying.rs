@@ -3,6 +3,7 @@
 use std::sync::MutexGuard;
 
 use super::current::{self, on_stream};
+use crate::counts::{self, Direction};
 use crate::device::Device;
 use crate::device::late::answer_at_once;
 use crate::simulator;
@@ -62,10 +63,27 @@ fn note_contents(devices: &mut [MutexGuard<'static, Device>], to: u64, from: u64
     }
 }
 
+/// Counts a copy. The host waits for one to itself, unless it is to pinned memory on a stream.
+fn count(
+    devices: &[MutexGuard<'static, Device>],
+    to: u64,
+    from: u64,
+    bytes: u64,
+    stream: Option<u64>,
+) {
+    let [from_device, to_device] = [from, to].map(|address| simulator::owner(address).is_some());
+    let is_pinned = || devices.iter().any(|device| device.memory.is_pinned(to));
+    let blocks = from_device && !to_device && (stream.is_none() || !is_pinned());
+    counts::copy(Direction::new(from_device, to_device), bytes, blocks);
+}
+
 /// # Safety
 /// The addresses that are not in `checked` must be valid for `bytes` bytes, those of pinned memory until the copy is done.
 unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option<u64>) -> Outcome {
     let mut devices = lock_owners(checked, bytes as u64, stream)?;
+    if counts::are_on() {
+        count(&devices, to, from, bytes as u64, stream);
+    }
     if bytes == 0 {
         return Ok(());
     }
@@ -258,6 +276,7 @@ fn fill<T: Copy + Default + PartialEq + Send + 'static>(
         return Err(Status::INVALID_VALUE);
     }
     let mut devices = lock_owners(&[to], bytes as u64, stream)?;
+    counts::memset(bytes as u64);
     let fill = move || {
         // SAFETY: checked to lie in a live allocation, which stays live while its device is locked, and aligned.
         unsafe { std::slice::from_raw_parts_mut(to as *mut std::mem::MaybeUninit<T>, count) }

@@ -2,7 +2,9 @@
 
 use super::current::on_stream;
 use crate::card::Card;
+use crate::counts;
 use crate::device::Device;
+use crate::device::buffers::buffers;
 use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
 use crate::ptx::{Fault, Kernel, Launch};
@@ -59,6 +61,8 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     let arguments = unsafe { pack(&kernel, arguments) }?;
     device.faults.work()?;
     device.counted.launches += 1;
+    let buffers = buffers(&kernel, &arguments, &device.memory);
+    counts::launch(kernel.name(), buffers.map(|buffer| buffer.bytes()));
     device.trace.note(|| format!("launch {}", kernel.name()));
     if !device.faults.launch()? {
         return Ok(());
