@@ -30,6 +30,7 @@ impl Status {
     /// The queried work is not finished yet. Not an error.
     pub const NOT_READY: Status = Status(600);
     pub const ILLEGAL_ADDRESS: Status = Status(700);
+    pub const LAUNCH_TIMEOUT: Status = Status(702);
     pub const CONTEXT_IS_DESTROYED: Status = Status(709);
     pub const ASSERT: Status = Status(710);
     pub const MISALIGNED_ADDRESS: Status = Status(716);

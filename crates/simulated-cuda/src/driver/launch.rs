@@ -1,16 +1,22 @@
 //! Kernel launches.
 
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
 use super::current::on_stream;
-use crate::card::Card;
+use crate::card::{Card, number};
 use crate::counts;
 use crate::device::Device;
 use crate::device::buffers::buffers;
 use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
-use crate::ptx::{Fault, Kernel, Launch};
+use crate::ptx::{Fault, Kernel, Launch, Limits};
+use crate::report;
 use crate::status::{Outcome, Status, not_modelled};
 
 const MOST_THREADS: u64 = 1024;
+/// The variable that sets the number of instructions after which a warp counts as caught in an endless loop.
+const INSTRUCTIONS: &str = "SIMULATED_CUDA_INSTRUCTIONS";
 
 /// Packs the arguments. The caller passes a pointer to each.
 ///
@@ -77,20 +83,35 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     Ok(())
 }
 
+/// The limits of all launches.
+static LIMITS: LazyLock<Limits> = LazyLock::new(|| Limits {
+    instructions: number(INSTRUCTIONS, Limits::default().instructions),
+    sample: None,
+});
+
 /// The device stays locked, so that its memory does not change while the interpreter uses it.
 fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8]) -> Outcome {
-    let Err(fault) = kernel.launch(&launch, arguments, &device.memory) else {
+    let limits = &*LIMITS;
+    let Err(fault) = kernel.launch_within(&launch, arguments, &device.memory, limits) else {
         return Ok(());
     };
+    let mut text = format!("kernel {}: {fault}", kernel.name());
     let status = match &fault {
         Fault::IllegalAddress(_) => Status::ILLEGAL_ADDRESS,
         Fault::MisalignedAddress(_) => Status::MISALIGNED_ADDRESS,
         Fault::Assert(_) => Status::ASSERT,
-        Fault::Unsupported(_) | Fault::Hang(_) => {
-            not_modelled(&format!("kernel {}: {fault}", kernel.name()))
+        Fault::Endless => {
+            let most = limits.instructions;
+            _ = write!(
+                text,
+                ", after {most} instructions of a warp (`{INSTRUCTIONS}`)"
+            );
+            report::problem("endless", &text);
+            Status::LAUNCH_TIMEOUT
         }
+        Fault::Unsupported(_) | Fault::Hang(_) => not_modelled(&text),
     };
-    eprintln!("simulated CUDA: kernel {}: {fault}", kernel.name());
+    eprintln!("simulated CUDA: {text}");
     Err(status)
 }
 

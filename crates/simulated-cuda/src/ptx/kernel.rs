@@ -2,6 +2,7 @@
 
 use super::globals::Globals;
 use super::layout::Layout;
+use super::limits::Limits;
 use super::{block, warp::Instruction};
 use std::fmt;
 use std::ops::Range;
@@ -47,6 +48,8 @@ pub enum Fault {
     Unsupported(String),
     /// Threads that wait forever.
     Hang(String),
+    /// A warp that has executed as many instructions as it may.
+    Endless,
 }
 
 impl fmt::Display for Fault {
@@ -57,6 +60,7 @@ impl fmt::Display for Fault {
             Fault::Assert(text) => write!(f, "assertion failed: {text}"),
             Fault::Unsupported(text) => write!(f, "not simulated: {text}"),
             Fault::Hang(text) => write!(f, "hang: {text}"),
+            Fault::Endless => f.write_str("an endless loop"),
         }
     }
 }
@@ -109,6 +113,17 @@ impl Kernel {
         arguments: &[u8],
         memory: &dyn Memory,
     ) -> Result<(), Fault> {
-        block::run_grid(self, launch, arguments, memory)
+        self.launch_within(launch, arguments, memory, &Limits::default())
+    }
+
+    /// The same, with limits of the caller's.
+    pub fn launch_within(
+        &self,
+        launch: &Launch,
+        arguments: &[u8],
+        memory: &dyn Memory,
+        limits: &Limits,
+    ) -> Result<(), Fault> {
+        block::run_grid(self, launch, (arguments, memory), limits)
     }
 }
