@@ -119,6 +119,8 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
         if !device.faults.launch().map_err(|_| LAUNCH_FAILURE)? {
             return Ok(());
         }
+        // A number takes about so many operations.
+        let does = device.does((count as u64).saturating_mul(16));
         let state = device
             .objects
             .generators
@@ -135,7 +137,7 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
             return Ok(());
         }
         counts::library(0, bytes);
-        if !device.computes {
+        if !does {
             state.position += count as u64;
             return Ok(());
         }

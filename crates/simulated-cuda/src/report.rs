@@ -245,9 +245,10 @@ fn line(device: &Device, account: &Account) -> String {
         )
     });
     format!(
-        "{{\"computes\":{},{},\"peak\":{{{},\"held\":{}}},\"refused\":{refused},\"pieces\":{},\"read_back\":{},\
+        "{{\"computes\":{},\"samples\":{},{},\"peak\":{{{},\"held\":{}}},\"refused\":{refused},\"pieces\":{},\"read_back\":{},\
          \"line\":{{\"stride\":{},\"bytes\":{}}},\"digest\":\"{:016x}\"}}",
         device.computes,
+        device.samples,
         numbers.join(","),
         here(&account.peak_here),
         list(held),

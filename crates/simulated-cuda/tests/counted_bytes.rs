@@ -8,6 +8,7 @@ use simulated_cuda::curand::*;
 use simulated_cuda::driver::allocation::*;
 use simulated_cuda::driver::copying::*;
 use simulated_cuda::driver::host_memory::*;
+use simulated_cuda::driver::memset::*;
 use simulated_cuda::driver::stream::*;
 use support::convolution::{Call, PLAIN};
 use support::counting::*;
@@ -55,7 +56,7 @@ fn memory() {
 
 #[test]
 fn allocations_copies_and_memsets_are_counted_with_their_bytes() {
-    let counts = in_both_modes("memory");
+    let counts = in_every_mode("memory");
     let parts = [
         "\"allocations\":{\"pool\":{\"count\":2,\"bytes\":4196},\"direct\":{\"count\":1,\"bytes\":1000},\
          \"refused\":{\"count\":1,\"bytes\":1125899906842624}}",
@@ -108,7 +109,7 @@ fn libraries() {
 
 #[test]
 fn products_and_other_work_of_libraries_are_counted_with_flops_and_bytes() {
-    let counts = in_both_modes("libraries");
+    let counts = in_every_mode("libraries");
     let case = PLAIN;
     let [height, width] = case.output();
     let outputs = case.images * case.outputs * height * width;

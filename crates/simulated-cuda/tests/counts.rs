@@ -57,7 +57,7 @@ fn launches() {
 
 #[test]
 fn launches_are_counted_by_kernel_with_those_of_one_element_apart() {
-    let counts = in_both_modes("launches");
+    let counts = in_every_mode("launches");
     let bytes = 4096 + 3072 + 8 + 4 + 8 + 9 + 8;
     let of_kernel = |count, bytes, one| {
         let launches = format!("\"count\":{count},\"bytes\":{bytes},\"one_element\":{one}");
@@ -105,7 +105,7 @@ fn waits() {
 
 #[test]
 fn events_and_synchronizations_are_counted_and_contexts_apart() {
-    let counts = in_both_modes("waits");
+    let counts = in_every_mode("waits");
     let parts = [
         "\"calls\":{\"count\":13,\"context\":10,\"functions\":{\"cuCtxGetCurrent\":5,\"cuCtxSetCurrent\":5,\"cuCtxSynchronize\":1,\
          \"cuEventCreate\":1,\"cuEventDestroy_v2\":2,\"cuEventQuery\":3,\"cuEventRecord\":1,\"cuEventRecordWithFlags\":1,\
@@ -141,7 +141,7 @@ fn threads() {
 
 #[test]
 fn threads_lose_no_count() {
-    let counts = in_both_modes("threads");
+    let counts = in_every_mode("threads");
     let launches = format!(
         "\"set\":{{\"count\":4000,\"bytes\":{},\"one_element\":0}}",
         4000 * 4096

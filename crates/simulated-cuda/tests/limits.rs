@@ -55,7 +55,7 @@ fn an_endless_loop_ends_with_an_error_that_names_the_kernel() {
         assert!(status.success(), "{stderr}");
         let text = format!("kernel {name}: an endless loop, after 10000 instructions of a warp");
         assert!(stderr.contains(&text), "{stderr}");
-        let problem = format!("\"problem\":\"endless\",\"what\":\"{text}");
+        let problem = format!("\"problem\":\"kernel\",\"what\":\"{text}");
         assert!(report.contains(&problem), "{report}");
     }
 }

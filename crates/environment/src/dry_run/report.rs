@@ -102,7 +102,7 @@ pub struct Line {
 /// What a dry run cannot follow.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Problem {
-    /// `not modelled`, `forked`, `other driver`, `addresses`, `busy` or `time`.
+    /// `not modelled`, `forked`, `other driver`, `addresses`, `busy`, `kernel` or `time`.
     pub problem: String,
     pub what: String,
 }

@@ -113,6 +113,7 @@ impl Gemm {
         let bytes = elements.map(|(operand, elements)| elements as u64 * operand.kind.bytes());
         let sizes = [rows, columns, depth, batch].map(|size| size as u64);
         let flops = sizes.into_iter().fold(2, u64::saturating_mul);
+        let does = device.does(flops);
         counts::library(flops, bytes.iter().sum::<u64>() * batch as u64);
         let sizes = Sizes {
             rows,
@@ -138,7 +139,7 @@ impl Gemm {
                     return Ok(());
                 }
             }
-            if !device.computes {
+            if !does {
                 device.note_written(c.address, 0, false);
                 continue;
             }

@@ -72,7 +72,7 @@ pub unsafe fn axpy(handle: u64, alpha: (u64, DataType), x: Vector, y: Vector) ->
         return Ok(());
     };
     counts::library(2 * x.elements(), x.bytes() + y.bytes());
-    if !device.computes {
+    if !device.does(2 * x.elements()) {
         return Ok(());
     }
     // SAFETY: by contract.
@@ -99,7 +99,7 @@ pub unsafe fn scal(handle: u64, alpha: (u64, DataType), x: Vector) -> BlasResult
         return Ok(());
     };
     counts::library(x.elements(), x.bytes());
-    if !device.computes {
+    if !device.does(2 * x.elements()) {
         return Ok(());
     }
     // SAFETY: by contract.
@@ -126,7 +126,11 @@ pub unsafe fn asum(handle: u64, x: Vector, to: u64) -> BlasResult {
         return Err(INVALID_VALUE);
     }
     counts::library(x.elements(), x.bytes());
-    let length = if device.computes { x.length } else { 0 };
+    let length = if device.does(x.elements()) {
+        x.length
+    } else {
+        0
+    };
     let sum: f64 = (0..length).map(|index| x.read::<f64>(index).abs()).sum();
     // SAFETY: not null; by contract.
     unsafe { x.kind.write(to, sum) };
@@ -203,7 +207,7 @@ pub unsafe fn gemv(
     let entries = m as u64 * n as u64;
     let bytes = entries * kind.bytes() + x.bytes() + y.bytes();
     counts::library(2 * entries, bytes);
-    if !device.computes {
+    if !device.does(2 * entries) {
         return Ok(());
     }
     // SAFETY: by contract.

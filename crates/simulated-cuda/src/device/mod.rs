@@ -10,6 +10,7 @@ pub mod faults;
 pub mod late;
 pub mod memory;
 pub mod objects;
+pub mod pages;
 pub mod pool;
 pub mod range;
 pub mod segment;
@@ -17,6 +18,7 @@ pub mod trace;
 
 use account::Account;
 use clock::{Clocks, StreamKey};
+use contents::Mode;
 use copies::Copies;
 use counters::Counters;
 use faults::Faults;
@@ -49,6 +51,8 @@ pub struct Device {
     pub pools_supported: bool,
     /// Whether kernels, products and generators are executed.
     pub computes: bool,
+    /// Whether only some blocks of large launches are, and no large products.
+    pub samples: bool,
     pub memory: DeviceMemory,
     pub clocks: Clocks,
     pub objects: Objects,
@@ -64,11 +68,17 @@ pub struct Device {
 
 impl Device {
     pub fn new(ordinal: usize) -> Device {
+        let mode = contents::mode();
+        let memory = DeviceMemory::new(Card::get().memory, range::PAGE);
+        if mode == Mode::Sample {
+            memory.range.without_huge_pages();
+        }
         Device {
             ordinal,
             pools_supported: true,
-            computes: contents::computes(),
-            memory: DeviceMemory::new(Card::get().memory, range::PAGE),
+            computes: mode != Mode::Allocate,
+            samples: mode == Mode::Sample,
+            memory,
             clocks: Clocks::default(),
             objects: Objects::default(),
             faults: Faults::default(),
@@ -119,7 +129,7 @@ impl Device {
                 {
                     live.place = account.allocated(bytes);
                 }
-                if self.computes && bytes <= POISONED {
+                if self.computes && !self.samples && bytes <= POISONED {
                     // SAFETY: the block was just placed in this device's mapping and nobody has its address yet.
                     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
                 }

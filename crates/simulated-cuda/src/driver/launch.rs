@@ -7,10 +7,10 @@ use super::current::on_stream;
 use crate::card::{Card, number};
 use crate::counts;
 use crate::device::Device;
-use crate::device::buffers::buffers;
+use crate::device::buffers::{Apart, buffers};
 use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
-use crate::ptx::{Fault, Kernel, Launch, Limits};
+use crate::ptx::{Fault, Kernel, Launch, Limits, Sample};
 use crate::report;
 use crate::status::{Outcome, Status, not_modelled};
 
@@ -83,19 +83,47 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     Ok(())
 }
 
-/// The limits of all launches.
-static LIMITS: LazyLock<Limits> = LazyLock::new(|| Limits {
-    instructions: number(INSTRUCTIONS, Limits::default().instructions),
-    sample: None,
+/// The limits of all launches, and the sample that large ones are executed in part with.
+static LIMITS: LazyLock<(Limits, Sample)> = LazyLock::new(|| {
+    let limits = Limits::default();
+    let limits = Limits {
+        instructions: number(INSTRUCTIONS, limits.instructions),
+        ..limits
+    };
+    let sample = Sample {
+        above: number("SIMULATED_CUDA_SAMPLED_ABOVE", 4096),
+        others: number("SIMULATED_CUDA_SAMPLED_BLOCKS", 16),
+    };
+    (limits, sample)
 });
 
 /// The device stays locked, so that its memory does not change while the interpreter uses it.
 fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8]) -> Outcome {
-    let limits = &*LIMITS;
-    let Err(fault) = kernel.launch_within(&launch, arguments, &device.memory, limits) else {
+    let (mut limits, sample) = *LIMITS;
+    let (outcome, place) = match device.samples {
+        true => {
+            limits.sample = Some(sample);
+            let apart = Apart::new(kernel, arguments, &device.memory);
+            let outcome = kernel.launch_within(&launch, &apart.arguments, &apart, &limits);
+            let place = match &outcome {
+                Err(Fault::IllegalAddress(address)) => apart.describe(*address),
+                _ => None,
+            };
+            (outcome, place)
+        }
+        false => (
+            kernel.launch_within(&launch, arguments, &device.memory, &limits),
+            None,
+        ),
+    };
+    let Err(fault) = outcome else {
         return Ok(());
     };
-    let mut text = format!("kernel {}: {fault}", kernel.name());
+    let mut text = format!("kernel {}: ", kernel.name());
+    _ = match place {
+        Some(place) => write!(text, "illegal {place}"),
+        None => write!(text, "{fault}"),
+    };
     let status = match &fault {
         Fault::IllegalAddress(_) => Status::ILLEGAL_ADDRESS,
         Fault::MisalignedAddress(_) => Status::MISALIGNED_ADDRESS,
@@ -106,11 +134,13 @@ fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8])
                 text,
                 ", after {most} instructions of a warp (`{INSTRUCTIONS}`)"
             );
-            report::problem("endless", &text);
             Status::LAUNCH_TIMEOUT
         }
         Fault::Unsupported(_) | Fault::Hang(_) => not_modelled(&text),
     };
+    if device.samples || fault == Fault::Endless {
+        report::problem("kernel", &text);
+    }
     eprintln!("simulated CUDA: {text}");
     Err(status)
 }

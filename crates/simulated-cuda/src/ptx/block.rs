@@ -4,7 +4,7 @@ use super::kernel::{Fault, Kernel, Launch, Memory};
 use super::layout::{Special, Uniform};
 use super::limits::Limits;
 use super::registers::{Frame, LANES};
-use super::space::{SITES, Space};
+use super::space::{Found, SITES, Space};
 use super::warp::Warp;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl<'a> Grid<'a> {
         for file in 0..if self.kernel.barriers { warps } else { 1 } {
             self.fill(file);
         }
-        let mut recent: [_; SITES] = std::array::from_fn(|_| 0..0);
+        let mut recent: [_; SITES] = std::array::from_fn(|_| Found::default());
         let sample = limits.sample;
         if let Some(blocks) = sample.and_then(|sample| sample.blocks(self.launch.grid)) {
             let mut blocks = blocks.into_iter();
@@ -202,11 +202,7 @@ impl<'a> Grid<'a> {
         }
     }
 
-    fn block(
-        &mut self,
-        block: [u32; 3],
-        recent: &mut [std::ops::Range<u64>; SITES],
-    ) -> Result<(), Fault> {
+    fn block(&mut self, block: [u32; 3], recent: &mut [Found; SITES]) -> Result<(), Fault> {
         let count = self.threads.div_ceil(LANES);
         let mut warps: Vec<Warp> = (0..count)
             .map(|warp| {

@@ -32,6 +32,11 @@ pub struct Launch {
 pub trait Memory: Sync {
     /// The live allocation that contains this address.
     fn allocation(&self, address: u64) -> Option<Range<u64>>;
+
+    /// The same, and the distance from the kernel's addresses to the host's, if the kernel has its own.
+    fn place(&self, address: u64) -> Option<(Range<u64>, u64)> {
+        self.allocation(address).map(|range| (range, 0))
+    }
 }
 
 /// Why a launch failed.

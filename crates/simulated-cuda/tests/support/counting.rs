@@ -47,9 +47,9 @@ pub fn line(report: &str) -> String {
     counts.strip_suffix('}').expect("an object").to_owned()
 }
 
-/// Runs a program in both modes, which count the same, and returns that.
-pub fn in_both_modes(program: &str) -> String {
-    let [one, other] = ["execute", "allocate"].map(|mode| {
+/// Runs a program in each mode, which count the same, and returns that.
+pub fn in_every_mode(program: &str) -> String {
+    let [one, others @ ..] = ["execute", "allocate", "sampled"].map(|mode| {
         let variables = [
             ("SIMULATED_CUDA_MODE", mode),
             ("SIMULATED_CUDA_COUNTS", "1"),
@@ -62,7 +62,7 @@ pub fn in_both_modes(program: &str) -> String {
         assert!(status.success(), "{mode}: {stderr}");
         line(&report)
     });
-    assert_eq!(one, other);
+    others.iter().for_each(|other| assert_eq!(&one, other));
     one
 }
 
