@@ -70,7 +70,7 @@ pub struct Card {
 }
 
 /// A number from the environment.
-fn number<T: std::str::FromStr>(variable: &str, default: T) -> T {
+pub fn number<T: std::str::FromStr>(variable: &str, default: T) -> T {
     match std::env::var(variable) {
         Err(_) => default,
         Ok(text) => {

@@ -5,12 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_char;
 
 use crate::card::Card;
+use crate::counts;
 use crate::driver::allocation::*;
 use crate::driver::context::cuDevicePrimaryCtxRetain;
-use crate::driver::copying::cuMemsetD8Async;
 use crate::driver::current::{self, on_stream};
 use crate::driver::device_query::*;
 use crate::driver::error_text::{cuGetErrorName, cuGetErrorString};
+use crate::driver::memset::cuMemsetD8Async;
 use crate::driver::stream::cuStreamSynchronize;
 use crate::simulator;
 use crate::status::{Outcome, SUCCESS, Status, answer, not_modelled, store};
@@ -178,6 +179,8 @@ fn launch(grid: Extents, block: Extents, stream: u64) -> u32 {
             device.faults.work()?;
             device.counted.launches += 1;
             device.trace.note(|| "launch of a linked kernel".to_owned());
+            // Its name and its arguments are in code that nvcc compiled.
+            counts::launch("linked", std::iter::empty());
             device.faults.launch().map(drop)
         })
     })

@@ -1,5 +1,6 @@
 //! cuRAND: generators whose numbers depend only on the seed and the position (splitmix64). They are not cuRAND's own sequences.
 
+use crate::counts;
 use crate::device::objects::Generator;
 use crate::device::{Device, RANDOM_BYTES};
 use crate::driver::current;
@@ -17,6 +18,7 @@ const INITIALIZATION_FAILED: u32 = 203;
 type RandomResult = Result<(), u32>;
 
 fn answer(body: impl FnOnce() -> RandomResult) -> u32 {
+    counts::call(&body);
     body().err().unwrap_or(SUCCESS)
 }
 
@@ -117,6 +119,8 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
         if !device.faults.launch().map_err(|_| LAUNCH_FAILURE)? {
             return Ok(());
         }
+        // A number takes about so many operations.
+        let does = device.does((count as u64).saturating_mul(16));
         let state = device
             .objects
             .generators
@@ -132,7 +136,8 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
             device.faults.lost = Some(Status::ILLEGAL_ADDRESS);
             return Ok(());
         }
-        if !device.computes {
+        counts::library(0, bytes);
+        if !does {
             state.position += count as u64;
             return Ok(());
         }

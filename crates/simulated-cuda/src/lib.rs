@@ -9,6 +9,7 @@
 
 pub mod card;
 pub mod control;
+pub mod counts;
 pub mod cublas;
 pub mod cudart;
 pub mod cudnn;

@@ -83,6 +83,12 @@ pub fn here() -> Here {
         .unwrap_or_default()
 }
 
+/// The phase that this thread is in; empty outside of all.
+pub fn phase() -> Arc<str> {
+    let phase = TOLD.try_with(|told| Some(told.borrow().entered.last()?.1.clone()));
+    phase.ok().flatten().unwrap_or_default()
+}
+
 /// All places, by number.
 pub fn places() -> Vec<Place> {
     let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);

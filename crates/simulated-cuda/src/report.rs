@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{MutexGuard, Once};
 use std::time::Duration;
 
+use crate::counts;
 use crate::device::Device;
 use crate::device::account::{Account, Pieces, ReadBack};
 use crate::marks::{Here, Place, places};
@@ -116,6 +117,14 @@ extern "C" fn write() {
             lines.push('\n');
         }
     }
+    if counts::are_on() {
+        let process = std::process::id();
+        _ = writeln!(
+            lines,
+            "{{\"process\":{process},\"counts\":{}}}",
+            counts::json()
+        );
+    }
     _ = writeln!(lines, "{{\"ended\":{}}}", std::process::id());
     append(&lines);
 }
@@ -159,7 +168,7 @@ fn other_driver() -> Option<PathBuf> {
 }
 
 /// A text as JSON has it.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {
@@ -239,9 +248,10 @@ fn line(device: &Device, account: &Account) -> String {
         )
     });
     format!(
-        "{{\"computes\":{},{},\"peak\":{{{},\"held\":{}}},\"refused\":{refused},\"pieces\":{},\"read_back\":{},\
+        "{{\"computes\":{},\"samples\":{},{},\"peak\":{{{},\"held\":{}}},\"refused\":{refused},\"pieces\":{},\"read_back\":{},\
          \"line\":{{\"stride\":{},\"bytes\":{}}},\"digest\":\"{:016x}\"}}",
         device.computes,
+        device.samples,
         numbers.join(","),
         here(&account.peak_here),
         list(held),

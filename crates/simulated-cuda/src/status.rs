@@ -1,6 +1,6 @@
 //! The driver's status codes, and how entry points return them.
 
-use crate::report;
+use crate::{counts, report};
 
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,7 @@ impl Status {
     /// The queried work is not finished yet. Not an error.
     pub const NOT_READY: Status = Status(600);
     pub const ILLEGAL_ADDRESS: Status = Status(700);
+    pub const LAUNCH_TIMEOUT: Status = Status(702);
     pub const CONTEXT_IS_DESTROYED: Status = Status(709);
     pub const ASSERT: Status = Status(710);
     pub const MISALIGNED_ADDRESS: Status = Status(716);
@@ -39,7 +40,10 @@ impl Status {
 /// Runs an entry point and returns its `CUresult`.
 pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
     let outcome = match report::in_fork() {
-        false => body(),
+        false => {
+            counts::call(&body);
+            body()
+        }
         true => Err(Status::NOT_INITIALIZED),
     };
     match outcome {

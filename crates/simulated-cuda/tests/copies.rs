@@ -6,6 +6,7 @@ use simulated_cuda::control::*;
 use simulated_cuda::driver::copying::*;
 use simulated_cuda::driver::event::*;
 use simulated_cuda::driver::host_memory::*;
+use simulated_cuda::driver::memset::*;
 use simulated_cuda::driver::stream::*;
 use support::*;
 

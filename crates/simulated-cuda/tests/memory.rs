@@ -7,6 +7,7 @@ use simulated_cuda::driver::allocation::*;
 use simulated_cuda::driver::context_stack::*;
 use simulated_cuda::driver::copying::*;
 use simulated_cuda::driver::host_memory::*;
+use simulated_cuda::driver::memset::*;
 use simulated_cuda::driver::pool::*;
 use simulated_cuda::driver::stream::*;
 use support::*;

@@ -1,8 +1,8 @@
 //! The report at a program's exit. It is of a whole process, so each test runs its program, a function below, in a process of its own.
 
+mod support;
+
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
 
 use simulated_cuda::driver::allocation::*;
 use simulated_cuda::driver::context::*;
@@ -11,30 +11,8 @@ use simulated_cuda::driver::copying::*;
 use simulated_cuda::driver::device_query::*;
 use simulated_cuda::driver::stream::*;
 use simulated_cuda::marks::*;
-
-const MIB: u64 = 1 << 20;
-
-/// Runs one of the programs, as a test that is otherwise ignored, and returns its status and its report.
-fn run(program: &str, variables: &[(&str, &str)]) -> (ExitStatus, String) {
-    let file = file(program);
-    _ = std::fs::remove_file(&file);
-    let mut command = Command::new(std::env::current_exe().expect("the test runs"));
-    command.args(["--exact", program, "--ignored", "--test-threads=1"]);
-    command.env("SIMULATED_CUDA_REPORT", &file);
-    command.env("SIMULATED_CUDA_MODE", "allocate");
-    command.envs(variables.iter().copied());
-    let status = command.output().expect("it starts").status;
-    let report = std::fs::read_to_string(&file).unwrap_or_default();
-    _ = std::fs::remove_file(&file);
-    (status, report)
-}
-
-fn file(program: &str) -> PathBuf {
-    std::env::temp_dir().join(format!(
-        "simulated-cuda-{}-{program}.jsonl",
-        std::process::id()
-    ))
-}
+use support::MIB;
+use support::process::{Ended, run};
 
 fn open() {
     assert_eq!(cuInit(0), 0);
@@ -97,7 +75,7 @@ fn trains() {
 fn it_says_who_held_the_memory_and_what_was_not_computed() {
     // The context and what is held leave less than 32 MiB.
     let memory = (48 * MIB).to_string();
-    let (status, report) = run("trains", &[("SIMULATED_CUDA_MEMORY", &memory)]);
+    let Ended { status, report, .. } = run("trains", &[("SIMULATED_CUDA_MEMORY", &memory)]);
     assert!(status.success());
     let peak = 20 * MIB;
     let parts = [
@@ -141,7 +119,7 @@ fn holds_more_and_more() {
 /// A long program's line stays short, and ends with what it held at the end.
 #[test]
 fn the_time_line_is_bounded() {
-    let (status, report) = run("holds_more_and_more", &[]);
+    let Ended { status, report, .. } = run("holds_more_and_more", &[]);
     assert!(status.success());
     let (_, line) = report.split_once("\"line\":").expect("it has a line");
     assert!(line.starts_with("{\"stride\":16,"), "{line}");
@@ -173,7 +151,7 @@ fn forks() {
 
 #[test]
 fn a_fork_has_no_device() {
-    let (status, report) = run("forks", &[]);
+    let Ended { status, report, .. } = run("forks", &[]);
     assert!(status.success());
     assert!(report.contains("\"problem\":\"forked\""), "{report}");
     // The child writes no report of its parent's devices.
@@ -190,7 +168,7 @@ fn never_ends() {
 
 #[test]
 fn a_program_is_ended_at_its_limit() {
-    let (status, report) = run("never_ends", &[("SIMULATED_CUDA_SECONDS", "1")]);
+    let Ended { status, report, .. } = run("never_ends", &[("SIMULATED_CUDA_SECONDS", "1")]);
     assert_eq!(status.code(), Some(124));
     assert!(report.contains("\"problem\":\"time\""), "{report}");
     assert!(report.contains("\"peak_tensor_bytes\":512"), "{report}");
@@ -205,7 +183,7 @@ fn calls_what_is_not_modelled() {
 
 #[test]
 fn a_missing_function_is_named() {
-    let (status, report) = run("calls_what_is_not_modelled", &[]);
+    let Ended { status, report, .. } = run("calls_what_is_not_modelled", &[]);
     assert_eq!(status.signal(), Some(libc::SIGABRT));
     assert!(
         report.contains("\"problem\":\"not modelled\",\"what\":\"cuGraphLaunch\""),
@@ -217,7 +195,7 @@ fn a_missing_function_is_named() {
 #[test]
 fn too_few_addresses_are_named() {
     let memory = (1u64 << 60).to_string();
-    let (status, report) = run("never_ends", &[("SIMULATED_CUDA_MEMORY", &memory)]);
+    let Ended { status, report, .. } = run("never_ends", &[("SIMULATED_CUDA_MEMORY", &memory)]);
     assert_eq!(status.signal(), Some(libc::SIGABRT));
     assert!(report.contains("\"problem\":\"addresses\""), "{report}");
 }
@@ -255,7 +233,7 @@ fn the_devices_are_those_of_the_card() {
         ("SIMULATED_CUDA_CAPABILITY", "89"),
         ("SIMULATED_CUDA_MULTIPROCESSORS", "128"),
     ];
-    let (status, _) = run("asks_for_the_card", &variables);
+    let Ended { status, .. } = run("asks_for_the_card", &variables);
     assert!(status.success());
 }
 
@@ -305,7 +283,7 @@ fn free_pages_that_are_apart_are_joined_where_that_is_asked_for() {
             ("SIMULATED_CUDA_MEMORY", memory.as_str()),
             ("SIMULATED_CUDA_JOINS", joins),
         ];
-        let (status, report) = run("needs_pages_that_are_apart", &variables);
+        let Ended { status, report, .. } = run("needs_pages_that_are_apart", &variables);
         assert!(status.success(), "{joins}: {report}");
     }
 }

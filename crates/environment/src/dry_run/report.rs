@@ -2,6 +2,7 @@ use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// What the simulated driver reports of a program: `crates/simulated-cuda/src/report.rs` writes it.
 #[derive(Debug, Default)]
@@ -103,7 +104,7 @@ pub struct Line {
 /// What a dry run cannot follow.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Problem {
-    /// `not modelled`, `forked`, `other driver`, `addresses`, `busy` or `time`.
+    /// `not modelled`, `forked`, `other driver`, `addresses`, `busy`, `kernel` or `time`.
     pub problem: String,
     pub what: String,
 }
@@ -113,8 +114,17 @@ pub struct Problem {
 enum Entry {
     Device(Box<Device>),
     Problem(Problem),
-    Began { began: u32 },
-    Ended { ended: u32 },
+    Began {
+        began: u32,
+    },
+    Ended {
+        ended: u32,
+    },
+    /// What the program asked the driver for, where `SIMULATED_CUDA_COUNTS` is set. It is for those who set it.
+    Counts {
+        #[serde(rename = "counts")]
+        _counts: IgnoredAny,
+    },
 }
 
 impl Report {
@@ -131,6 +141,7 @@ impl Report {
                 Entry::Problem(problem) => report.problems.push(problem),
                 Entry::Began { began } => report.killed.push(began),
                 Entry::Ended { ended } => report.killed.retain(|began| *began != ended),
+                Entry::Counts { .. } => {}
             }
         }
         Ok(report)

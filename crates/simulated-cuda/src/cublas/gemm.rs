@@ -3,6 +3,7 @@
 use super::handle::{BlasResult, INVALID_VALUE, begin};
 use super::number::{Compute, DataType};
 use super::product::{Matrix, Sizes, multiply};
+use crate::counts;
 use crate::status::not_modelled;
 
 /// The addresses of a batch's matrices.
@@ -104,6 +105,16 @@ impl Gemm {
         let Some(mut device) = begin(self.handle, self.name, &lists)? else {
             return Ok(());
         };
+        let elements = [
+            (self.a, rows * depth),
+            (self.b, depth * columns),
+            (self.c, rows * columns),
+        ];
+        let bytes = elements.map(|(operand, elements)| elements as u64 * operand.kind.bytes());
+        let sizes = [rows, columns, depth, batch].map(|size| size as u64);
+        let flops = sizes.into_iter().fold(2, u64::saturating_mul);
+        let does = device.does(flops);
+        counts::library(flops, bytes.iter().sum::<u64>() * batch as u64);
         let sizes = Sizes {
             rows,
             columns,
@@ -128,7 +139,7 @@ impl Gemm {
                     return Ok(());
                 }
             }
-            if !device.computes {
+            if !does {
                 device.note_written(c.address, 0, false);
                 continue;
             }

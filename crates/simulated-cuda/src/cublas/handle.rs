@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 use std::sync::MutexGuard;
 
+use crate::counts;
 use crate::device::objects::Blas;
 use crate::device::{BLAS_BYTES, Device};
 use crate::driver::current;
@@ -20,6 +21,7 @@ pub type BlasResult<T = ()> = Result<T, u32>;
 
 /// Runs an entry point and returns its `cublasStatus_t`.
 pub fn answer(body: impl FnOnce() -> BlasResult) -> u32 {
+    counts::call(&body);
     body().err().unwrap_or(SUCCESS)
 }
 

@@ -2,6 +2,7 @@
 
 use super::handle::{BlasResult, INVALID_VALUE, begin};
 use super::number::{Compute, DataType};
+use crate::counts;
 use crate::status::not_modelled;
 
 /// A vector in device memory. With a negative step it begins with its last element in memory.
@@ -38,6 +39,15 @@ impl Vector {
         )
     }
 
+    fn elements(&self) -> u64 {
+        self.length.max(0) as u64
+    }
+
+    /// The bytes of its elements, without those between them.
+    fn bytes(&self) -> u64 {
+        self.elements() * self.kind.bytes()
+    }
+
     fn read<C: Compute>(&self, index: i32) -> C {
         // SAFETY: every operation checks the span before it reads, and holds the device's lock since.
         unsafe { self.kind.read(self.at(index)) }
@@ -61,7 +71,8 @@ pub unsafe fn axpy(handle: u64, alpha: (u64, DataType), x: Vector, y: Vector) ->
     let Some(device) = begin(handle, "cublasAxpyEx", &[x.span(), y.span()])? else {
         return Ok(());
     };
-    if !device.computes {
+    counts::library(2 * x.elements(), x.bytes() + y.bytes());
+    if !device.does(2 * x.elements()) {
         return Ok(());
     }
     // SAFETY: by contract.
@@ -87,7 +98,8 @@ pub unsafe fn scal(handle: u64, alpha: (u64, DataType), x: Vector) -> BlasResult
     let Some(device) = begin(handle, "cublasScalEx", &[x.span()])? else {
         return Ok(());
     };
-    if !device.computes {
+    counts::library(x.elements(), x.bytes());
+    if !device.does(2 * x.elements()) {
         return Ok(());
     }
     // SAFETY: by contract.
@@ -113,7 +125,12 @@ pub unsafe fn asum(handle: u64, x: Vector, to: u64) -> BlasResult {
     if to == 0 {
         return Err(INVALID_VALUE);
     }
-    let length = if device.computes { x.length } else { 0 };
+    counts::library(x.elements(), x.bytes());
+    let length = if device.does(x.elements()) {
+        x.length
+    } else {
+        0
+    };
     let sum: f64 = (0..length).map(|index| x.read::<f64>(index).abs()).sum();
     // SAFETY: not null; by contract.
     unsafe { x.kind.write(to, sum) };
@@ -187,7 +204,10 @@ pub unsafe fn gemv(
     let Some(device) = begin(handle, "cublasGemv", &[whole, x.span(), y.span()])? else {
         return Ok(());
     };
-    if !device.computes {
+    let entries = m as u64 * n as u64;
+    let bytes = entries * kind.bytes() + x.bytes() + y.bytes();
+    counts::library(2 * entries, bytes);
+    if !device.does(2 * entries) {
         return Ok(());
     }
     // SAFETY: by contract.

@@ -4,6 +4,7 @@ use super::algorithm::{COUNT, Performance, performances, workspace};
 use super::convolution::{Places, compute};
 use super::handle::{BAD_PARAM, answer, begin, check};
 use super::shape::Shape;
+use crate::counts;
 use crate::cublas::number::DataType;
 use crate::status::store;
 
@@ -110,7 +111,8 @@ pub unsafe extern "C" fn cudnnConvolutionForward(
         let Some(device) = begin(handle, "cudnnConvolutionForward", &operands)? else {
             return Ok(());
         };
-        if !device.computes {
+        counts::library(shape.flops(), shape.bytes());
+        if !device.does(shape.flops()) {
             return Ok(());
         }
         let places = Places {

@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 use std::sync::MutexGuard;
 
+use crate::counts;
 use crate::device::objects::Dnn;
 use crate::device::{DNN_BYTES, Device};
 use crate::driver::current;
@@ -22,6 +23,7 @@ pub type DnnResult<T = ()> = Result<T, u32>;
 
 /// Runs an entry point and returns its `cudnnStatus_t`.
 pub fn answer(body: impl FnOnce() -> DnnResult) -> u32 {
+    counts::call(&body);
     body().err().unwrap_or(SUCCESS)
 }
 

@@ -43,6 +43,23 @@ impl Shape {
         }
     }
 
+    /// A multiplication and an addition for each element of the output and each tap of the filter, padding included.
+    pub fn flops(&self) -> u64 {
+        let [_, taps @ ..] = self.filter.sizes;
+        let sizes = taps.iter().chain(&self.output.sizes);
+        sizes.fold(2, |flops: u64, &size| flops.saturating_mul(size as u64))
+    }
+
+    /// The bytes of the three tensors' elements.
+    pub fn bytes(&self) -> u64 {
+        let tensors = [self.input, self.filter, self.output];
+        let bytes = tensors.map(|tensor| {
+            let elements: usize = tensor.sizes.iter().product();
+            elements as u64 * tensor.kind.bytes()
+        });
+        bytes.iter().sum()
+    }
+
     /// The output's sizes, if the filter fits into the padded input.
     fn expected(&self) -> Option<[usize; 4]> {
         let Convolution {

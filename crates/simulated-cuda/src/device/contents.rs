@@ -3,27 +3,48 @@
 //!
 //! Then nothing that a kernel, a product or a generator would write is written. A block of at most [`KEPT`] bytes reads as zeros until copies and
 //! memsets write into it, and then as what they wrote: so lengths and counts that the host wrote come back as they are. A larger block reads as
-//! zeros. Memory that no block has is zeros throughout, because a block that was written is cleared when it is freed; so allocations, of which
+//! zeros. When large launches are executed in part, blocks are of any size, and a new one reads as zeros too: values of which most are never written
+//! must not lead astray those that are. Memory that no block has is zeros throughout, because a block that was written is cleared when it is freed; so allocations, of which
 //! there are many, touch no page.
 
-use super::Device;
+use super::{Device, pages};
 use crate::status::not_modelled;
 
 /// The largest block whose contents are kept without computing.
 const KEPT: u64 = 1 << 20;
 
-/// Whether devices compute, by `SIMULATED_CUDA_MODE`: `execute`, which is the default, or `allocate`.
-pub fn computes() -> bool {
+/// Work above which a call of a library is left out when large launches are executed in part: operations.
+const MOST_WORK: u64 = 1 << 28;
+
+/// What devices do, by `SIMULATED_CUDA_MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// They compute.
+    Execute,
+    /// They compute nothing.
+    Allocate,
+    /// They compute, of large launches only some blocks, and large products not at all.
+    Sample,
+}
+
+/// The mode; `execute` is the default.
+pub fn mode() -> Mode {
     match std::env::var("SIMULATED_CUDA_MODE").as_deref() {
-        Ok("execute") | Err(_) => true,
-        Ok("allocate") => false,
+        Ok("execute") | Err(_) => Mode::Execute,
+        Ok("allocate") => Mode::Allocate,
+        Ok("sampled") => Mode::Sample,
         Ok(other) => not_modelled(&format!(
-            "`SIMULATED_CUDA_MODE={other}` (`execute`, `allocate`)"
+            "`SIMULATED_CUDA_MODE={other}` (`execute`, `allocate`, `sampled`)"
         )),
     }
 }
 
 impl Device {
+    /// Whether a library's work of so many operations is done.
+    pub fn does(&self, work: u64) -> bool {
+        self.computes && (!self.samples || work <= MOST_WORK)
+    }
+
     /// Whether what is written at this address is kept.
     pub fn keeps(&self, address: u64) -> bool {
         self.computes
@@ -52,7 +73,12 @@ impl Device {
     /// Makes a block that is about to be freed read as zeros.
     pub fn clear(&self, address: u64) {
         let live = self.memory.live.get(&address);
-        if let Some(live) = live.filter(|live| live.is_written) {
+        if self.samples
+            && let Some(live) = live
+        {
+            // SAFETY: the block is live, so it lies in this device's mapping, and the program gives it up.
+            unsafe { pages::zero(address, live.bytes as usize) };
+        } else if let Some(live) = live.filter(|live| live.is_written) {
             // SAFETY: the block is live, and the program gives it up.
             unsafe { std::ptr::write_bytes(address as *mut u8, 0, live.bytes as usize) };
         }

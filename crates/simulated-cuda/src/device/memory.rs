@@ -227,10 +227,15 @@ impl DeviceMemory {
         (address < start + live.bytes).then_some(live)
     }
 
+    /// The pinned memory that contains an address.
+    fn pinned(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let (&start, bytes) = self.host.range(..=address).next_back()?;
+        (address < start + bytes).then_some(start..start + bytes)
+    }
+
     /// Whether an address is in pinned memory.
     pub fn is_pinned(&self, address: u64) -> bool {
-        let before = self.host.range(..=address).next_back();
-        before.is_some_and(|(&start, &bytes)| address < start + bytes)
+        self.pinned(address).is_some()
     }
 
     /// Frees an allocation. With a stream, other streams may reuse it only after the work that is now on that stream.
@@ -274,19 +279,15 @@ impl DeviceMemory {
 
     /// The live allocation of device memory or pinned host memory that contains an address.
     pub fn allocation(&self, address: u64) -> Option<std::ops::Range<u64>> {
-        let device = self
-            .live
-            .range(..=address)
-            .next_back()
-            .map(|(&start, live)| start..start + live.bytes);
-        let host = || {
-            self.host
-                .range(..=address)
-                .next_back()
-                .map(|(&start, &bytes)| start..start + bytes)
-        };
-        let holds = |range: &std::ops::Range<u64>| range.contains(&address);
-        device.filter(holds).or_else(|| host().filter(holds))
+        self.allocation_on_device(address)
+            .or_else(|| self.pinned(address))
+    }
+
+    /// The live allocation of device memory that contains an address.
+    pub fn allocation_on_device(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let (&start, live) = self.live.range(..=address).next_back()?;
+        let range = start..start + live.bytes;
+        range.contains(&address).then_some(range)
     }
 
     /// Whether these bytes lie within one live allocation.

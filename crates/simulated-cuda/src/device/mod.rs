@@ -1,6 +1,7 @@
 //! One simulated device with all its state, guarded by one lock.
 
 pub mod account;
+pub mod buffers;
 pub mod clock;
 pub mod contents;
 pub mod copies;
@@ -9,6 +10,7 @@ pub mod faults;
 pub mod late;
 pub mod memory;
 pub mod objects;
+pub mod pages;
 pub mod pool;
 pub mod range;
 pub mod segment;
@@ -16,6 +18,7 @@ pub mod trace;
 
 use account::Account;
 use clock::{Clocks, StreamKey};
+use contents::Mode;
 use copies::Copies;
 use counters::Counters;
 use faults::Faults;
@@ -25,6 +28,7 @@ use objects::Objects;
 use trace::Trace;
 
 use crate::card::Card;
+use crate::counts;
 use crate::handle::{Handle, Kind};
 use crate::report;
 use crate::status::{Outcome, Status};
@@ -47,6 +51,8 @@ pub struct Device {
     pub pools_supported: bool,
     /// Whether kernels, products and generators are executed.
     pub computes: bool,
+    /// Whether only some blocks of large launches are, and no large products.
+    pub samples: bool,
     pub memory: DeviceMemory,
     pub clocks: Clocks,
     pub objects: Objects,
@@ -62,11 +68,17 @@ pub struct Device {
 
 impl Device {
     pub fn new(ordinal: usize) -> Device {
+        let mode = contents::mode();
+        let memory = DeviceMemory::new(Card::get().memory, range::PAGE);
+        if mode == Mode::Sample {
+            memory.range.without_huge_pages();
+        }
         Device {
             ordinal,
             pools_supported: true,
-            computes: contents::computes(),
-            memory: DeviceMemory::new(Card::get().memory, range::PAGE),
+            computes: mode != Mode::Allocate,
+            samples: mode == Mode::Sample,
+            memory,
             clocks: Clocks::default(),
             objects: Objects::default(),
             faults: Faults::default(),
@@ -107,6 +119,7 @@ impl Device {
         });
         match outcome {
             Ok(address) => {
+                counts::allocation(pool != memory::DIRECT, bytes);
                 self.counted.live_bytes += bytes;
                 self.counted.peak_live_bytes =
                     self.counted.peak_live_bytes.max(self.counted.live_bytes);
@@ -116,12 +129,13 @@ impl Device {
                 {
                     live.place = account.allocated(bytes);
                 }
-                if self.computes && bytes <= POISONED {
+                if self.computes && !self.samples && bytes <= POISONED {
                     // SAFETY: the block was just placed in this device's mapping and nobody has its address yet.
                     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
                 }
             }
             Err(_) => {
+                counts::refused_allocation(bytes);
                 self.counted.failed_allocations += 1;
                 if let Some(account) = &mut self.account {
                     account.refused(bytes, !self.memory.is_full(bytes));
@@ -139,12 +153,15 @@ impl Device {
             return Err(status);
         }
         let live = self.memory.live.get(&address);
-        let (bytes, place) = live.map_or((0, 0), |live| (live.bytes, live.place));
+        let (bytes, place, pool) = live.map_or((0, 0, memory::DIRECT), |live| {
+            (live.bytes, live.place, live.pool)
+        });
         if let Some(stream) = stream {
             self.note_use(address..address + bytes, stream);
         }
         self.clear(address);
         self.memory.free(address, stream, &mut self.clocks)?;
+        counts::free(pool != memory::DIRECT, bytes);
         self.counted.frees += 1;
         self.counted.live_bytes -= bytes;
         if let Some(account) = &mut self.account {

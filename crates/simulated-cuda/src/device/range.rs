@@ -62,6 +62,13 @@ impl Range {
         }
     }
 
+    /// Has single pages exist, and not 2 MiB at a touch.
+    pub fn without_huge_pages(&self) {
+        let start = self.base as *mut libc::c_void;
+        // SAFETY: the mapping is this device's own. A host without huge pages declines, which is as well.
+        _ = unsafe { libc::madvise(start, self.reserved as usize, libc::MADV_NOHUGEPAGE) };
+    }
+
     /// Limits placement to this many bytes, or to all reserved ones.
     pub fn set_window(&mut self, bytes: Option<u64>) {
         self.window = bytes.unwrap_or(self.reserved).min(self.reserved);

@@ -1,16 +1,17 @@
-//! Copies and memsets. Device addresses are checked against live allocations; host addresses are not.
+//! Copies. Device addresses are checked against live allocations; host addresses are not.
 
 use std::sync::MutexGuard;
 
 use super::current::{self, on_stream};
-use crate::device::Device;
+use crate::counts::{self, Direction};
 use crate::device::late::answer_at_once;
+use crate::device::{Device, pages};
 use crate::simulator;
 use crate::status::{Outcome, Status, answer};
 
 /// Locks the devices that own these addresses, in the order of their ordinals, and checks that the bytes are live.
 /// An address that no device owns must be in pinned host memory of the current device.
-fn lock_owners(
+pub fn lock_owners(
     addresses: &[u64],
     bytes: u64,
     stream: Option<u64>,
@@ -62,10 +63,27 @@ fn note_contents(devices: &mut [MutexGuard<'static, Device>], to: u64, from: u64
     }
 }
 
+/// Counts a copy. The host waits for one to itself, unless it is to pinned memory on a stream.
+fn count(
+    devices: &[MutexGuard<'static, Device>],
+    to: u64,
+    from: u64,
+    bytes: u64,
+    stream: Option<u64>,
+) {
+    let [from_device, to_device] = [from, to].map(|address| simulator::owner(address).is_some());
+    let is_pinned = || devices.iter().any(|device| device.memory.is_pinned(to));
+    let blocks = from_device && !to_device && (stream.is_none() || !is_pinned());
+    counts::copy(Direction::new(from_device, to_device), bytes, blocks);
+}
+
 /// # Safety
 /// The addresses that are not in `checked` must be valid for `bytes` bytes, those of pinned memory until the copy is done.
 unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option<u64>) -> Outcome {
     let mut devices = lock_owners(checked, bytes as u64, stream)?;
+    if counts::are_on() {
+        count(&devices, to, from, bytes as u64, stream);
+    }
     if bytes == 0 {
         return Ok(());
     }
@@ -102,10 +120,25 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
         return Ok(());
     }
     devices.iter_mut().for_each(|device| device.finish());
+    let samples = devices.iter().any(|device| device.samples);
     // SAFETY: checked addresses lie in live allocations, which stay live while the devices are locked; the others are valid by
-    // contract. The two may overlap.
-    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    // contract.
+    unsafe { transfer(samples, to, from, bytes) };
     Ok(())
+}
+
+/// Copies bytes, which may overlap. Between devices' memory of which few pages exist, it makes no others exist.
+///
+/// # Safety
+/// Both are valid for `bytes` bytes.
+unsafe fn transfer(samples: bool, to: u64, from: u64, bytes: usize) {
+    let is_device = |address| simulator::owner(address).is_some();
+    match samples && is_device(to) && is_device(from) {
+        // SAFETY: by contract. Devices' memory lies in their mappings, which are private and anonymous.
+        true => unsafe { pages::copy(to, from, bytes) },
+        // SAFETY: by contract.
+        false => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) },
+    }
 }
 
 /// As CUDA does: a copy from pageable memory has read it, and one to pageable memory is done, when the call returns.
@@ -124,7 +157,7 @@ unsafe fn copy_late(device: &mut Device, to: u64, from: u64, bytes: usize, check
         device.execute(move |device| {
             device.check_live(&addresses, bytes as u64)?;
             // SAFETY: both lie in live memory, which stays live while the device is locked.
-            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            unsafe { transfer(device.samples, to, from, bytes) };
             Ok(())
         });
     } else {
@@ -243,90 +276,4 @@ pub unsafe extern "C" fn cuMemcpy(to: u64, from: u64, bytes: usize) -> u32 {
 pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
     // SAFETY: the caller passes valid host addresses, where they are the host's.
     answer_at_once(|| unsafe { copy_any(to, from, bytes, Some(stream)) })
-}
-
-fn fill<T: Copy + Default + PartialEq + Send + 'static>(
-    to: u64,
-    value: T,
-    count: usize,
-    stream: Option<u64>,
-) -> Outcome {
-    let bytes = count
-        .checked_mul(size_of::<T>())
-        .ok_or(Status::INVALID_VALUE)?;
-    if !to.is_multiple_of(align_of::<T>() as u64) {
-        return Err(Status::INVALID_VALUE);
-    }
-    let mut devices = lock_owners(&[to], bytes as u64, stream)?;
-    let fill = move || {
-        // SAFETY: checked to lie in a live allocation, which stays live while its device is locked, and aligned.
-        unsafe { std::slice::from_raw_parts_mut(to as *mut std::mem::MaybeUninit<T>, count) }
-            .fill(std::mem::MaybeUninit::new(value));
-    };
-    if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
-        device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
-    }
-    for device in &mut devices {
-        device.note_written(to, bytes as u64, true);
-    }
-    // Zeros are there already.
-    let is_zero = value == T::default();
-    let changes = |device: &MutexGuard<'_, Device>| {
-        device.computes || device.keeps(to) && (!is_zero || device.is_written(to))
-    };
-    let changes = devices.iter().all(changes);
-    if changes {
-        devices
-            .iter_mut()
-            .for_each(|device| device.mark_written(to));
-    }
-    match devices.as_mut_slice() {
-        _ if count == 0 || !changes => {}
-        [device] if stream.is_some() => device.execute(move |device| {
-            device.check_live(&[to], bytes as u64)?;
-            fill();
-            Ok(())
-        }),
-        devices => {
-            devices.iter_mut().for_each(|device| device.finish());
-            fill();
-        }
-    }
-    Ok(())
-}
-
-/// Sets bytes.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> u32 {
-    answer(|| fill(to, value, count, None))
-}
-
-/// Sets bytes, on a stream.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> u32 {
-    answer_at_once(|| fill(to, value, count, Some(stream)))
-}
-
-/// Sets 16-bit words.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD16_v2(to: u64, value: u16, count: usize) -> u32 {
-    answer(|| fill(to, value, count, None))
-}
-
-/// Sets 16-bit words, on a stream.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: u64) -> u32 {
-    answer_at_once(|| fill(to, value, count, Some(stream)))
-}
-
-/// Sets 32-bit words.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> u32 {
-    answer(|| fill(to, value, count, None))
-}
-
-/// Sets 32-bit words, on a stream.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> u32 {
-    answer_at_once(|| fill(to, value, count, Some(stream)))
 }

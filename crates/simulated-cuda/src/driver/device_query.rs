@@ -89,18 +89,23 @@ pub fn uuid(ordinal: usize) -> [u8; 16] {
 /// A device's identity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], ordinal: i32) -> u32 {
-    answer(|| {
-        let device = device(ordinal)?;
-        // SAFETY: the caller passes a place for 16 bytes.
-        unsafe { store(to, uuid(device.ordinal)) }
-    })
+    // SAFETY: the caller passes a place for 16 bytes.
+    answer(|| unsafe { store_uuid(to, ordinal) })
+}
+
+/// # Safety
+/// `to` is null or a place for 16 bytes.
+unsafe fn store_uuid(to: *mut [u8; 16], ordinal: i32) -> Outcome {
+    let device = device(ordinal)?;
+    // SAFETY: by contract.
+    unsafe { store(to, uuid(device.ordinal)) }
 }
 
 /// A device's identity, the same as [`cuDeviceGetUuid`] returns, because devices are not divided.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(to: *mut [u8; 16], ordinal: i32) -> u32 {
-    // SAFETY: the same contract.
-    unsafe { cuDeviceGetUuid(to, ordinal) }
+    // SAFETY: the caller passes a place for 16 bytes.
+    answer(|| unsafe { store_uuid(to, ordinal) })
 }
 
 /// An attribute of a device. Attributes that are not in the table are 0: not supported.

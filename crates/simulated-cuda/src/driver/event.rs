@@ -61,32 +61,34 @@ pub extern "C" fn cuEventDestroy_v2(event: u64) -> u32 {
 /// Records the point that a stream has reached.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
-    answer_at_once(|| {
-        let (mut device, key) = on_stream(stream)?;
-        device.faults.check()?;
-        let handle = crate::handle::Handle::decode(event, Kind::Event)?;
-        if handle.device != device.ordinal {
-            return Err(Status::INVALID_HANDLE);
-        }
-        let snapshot = device.clocks.record(key);
-        let lag = device.faults.event_lag;
-        let collectives = device.late.collectives;
-        let known = device
-            .objects
-            .events
-            .get_mut(&handle.serial)
-            .ok_or(Status::INVALID_HANDLE)?;
-        known.recorded = Some((Instant::now(), snapshot));
-        known.pending = lag;
-        known.collectives = collectives;
-        Ok(())
-    })
+    answer_at_once(|| record(event, stream))
+}
+
+fn record(event: u64, stream: u64) -> Outcome {
+    let (mut device, key) = on_stream(stream)?;
+    device.faults.check()?;
+    let handle = crate::handle::Handle::decode(event, Kind::Event)?;
+    if handle.device != device.ordinal {
+        return Err(Status::INVALID_HANDLE);
+    }
+    let snapshot = device.clocks.record(key);
+    let lag = device.faults.event_lag;
+    let collectives = device.late.collectives;
+    let known = device
+        .objects
+        .events
+        .get_mut(&handle.serial)
+        .ok_or(Status::INVALID_HANDLE)?;
+    known.recorded = Some((Instant::now(), snapshot));
+    known.pending = lag;
+    known.collectives = collectives;
+    Ok(())
 }
 
 /// Records the point that a stream has reached; flags matter only for captures.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: u32) -> u32 {
-    cuEventRecord(event, stream)
+    answer_at_once(|| record(event, stream))
 }
 
 /// Whether the work before an event is finished: at once, after the number of queries that a test has set, or when all ranks have called

@@ -95,12 +95,17 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     block: i32,
     shared: usize,
 ) -> u32 {
-    answer(|| {
-        drop(current::sound_device()?);
-        check(function)?;
-        // SAFETY: the caller passes a place for one number.
-        unsafe { store(blocks, resident(block, shared)?) }
-    })
+    // SAFETY: the caller passes a place for one number.
+    answer(|| unsafe { store_resident(blocks, function, block, shared) })
+}
+
+/// # Safety
+/// `blocks` is null or a place for one number.
+unsafe fn store_resident(blocks: *mut i32, function: u64, block: i32, shared: usize) -> Outcome {
+    drop(current::sound_device()?);
+    check(function)?;
+    // SAFETY: by contract.
+    unsafe { store(blocks, resident(block, shared)?) }
 }
 
 /// The number of a kernel's blocks that fit on a multiprocessor.
@@ -113,7 +118,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     _flags: u32,
 ) -> u32 {
     // SAFETY: the same contract.
-    unsafe { cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block, shared) }
+    answer(|| unsafe { store_resident(blocks, function, block, shared) })
 }
 
 /// The block size that fills a device, and the number of blocks for it.
@@ -126,22 +131,33 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     shared: usize,
     limit: i32,
 ) -> u32 {
-    answer(|| {
-        drop(current::sound_device()?);
-        check(function)?;
-        let size = if limit > 0 {
-            limit.min(THREADS_PER_BLOCK)
-        } else {
-            THREADS_PER_BLOCK
-        };
-        let bytes = shared_of.map_or(shared, |shared_of| shared_of(size));
-        // SAFETY: null, or places for one number each.
-        unsafe {
-            store_if_wanted(grid, Card::get().attribute(16) * resident(size, bytes)?);
-            store_if_wanted(block, size);
-        }
-        Ok(())
-    })
+    // SAFETY: the caller passes places for one number each, or null.
+    answer(|| unsafe { store_potential([grid, block], function, shared_of, shared, limit) })
+}
+
+/// # Safety
+/// `places` are null or for one number each.
+unsafe fn store_potential(
+    [grid, block]: [*mut i32; 2],
+    function: u64,
+    shared_of: Option<extern "C" fn(i32) -> usize>,
+    shared: usize,
+    limit: i32,
+) -> Outcome {
+    drop(current::sound_device()?);
+    check(function)?;
+    let size = if limit > 0 {
+        limit.min(THREADS_PER_BLOCK)
+    } else {
+        THREADS_PER_BLOCK
+    };
+    let bytes = shared_of.map_or(shared, |shared_of| shared_of(size));
+    // SAFETY: by contract.
+    unsafe {
+        store_if_wanted(grid, Card::get().attribute(16) * resident(size, bytes)?);
+        store_if_wanted(block, size);
+    }
+    Ok(())
 }
 
 /// The block size that fills a device, and the number of blocks for it.
@@ -156,7 +172,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     _flags: u32,
 ) -> u32 {
     // SAFETY: the same contract.
-    unsafe { cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, shared, limit) }
+    answer(|| unsafe { store_potential([grid, block], function, shared_of, shared, limit) })
 }
 
 /// The shared memory available to each of a number of blocks on one multiprocessor.

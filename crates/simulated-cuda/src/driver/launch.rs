@@ -1,14 +1,22 @@
 //! Kernel launches.
 
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
 use super::current::on_stream;
-use crate::card::Card;
+use crate::card::{Card, number};
+use crate::counts;
 use crate::device::Device;
+use crate::device::buffers::{Apart, buffers};
 use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
-use crate::ptx::{Fault, Kernel, Launch};
+use crate::ptx::{Fault, Kernel, Launch, Limits, Sample};
+use crate::report;
 use crate::status::{Outcome, Status, not_modelled};
 
 const MOST_THREADS: u64 = 1024;
+/// The variable that sets the number of instructions after which a warp counts as caught in an endless loop.
+const INSTRUCTIONS: &str = "SIMULATED_CUDA_INSTRUCTIONS";
 
 /// Packs the arguments. The caller passes a pointer to each.
 ///
@@ -59,6 +67,8 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     let arguments = unsafe { pack(&kernel, arguments) }?;
     device.faults.work()?;
     device.counted.launches += 1;
+    let buffers = buffers(&kernel, &arguments, &device.memory);
+    counts::launch(kernel.name(), buffers.map(|buffer| buffer.bytes()));
     device.trace.note(|| format!("launch {}", kernel.name()));
     if !device.faults.launch()? {
         return Ok(());
@@ -73,20 +83,65 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     Ok(())
 }
 
+/// The limits of all launches, and the sample that large ones are executed in part with.
+static LIMITS: LazyLock<(Limits, Sample)> = LazyLock::new(|| {
+    let limits = Limits::default();
+    let limits = Limits {
+        instructions: number(INSTRUCTIONS, limits.instructions),
+        ..limits
+    };
+    let sample = Sample {
+        above: number("SIMULATED_CUDA_SAMPLED_ABOVE", 4096),
+        others: number("SIMULATED_CUDA_SAMPLED_BLOCKS", 16),
+    };
+    (limits, sample)
+});
+
 /// The device stays locked, so that its memory does not change while the interpreter uses it.
 fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8]) -> Outcome {
-    let Err(fault) = kernel.launch(&launch, arguments, &device.memory) else {
+    let (mut limits, sample) = *LIMITS;
+    let (outcome, place) = match device.samples {
+        true => {
+            limits.sample = Some(sample);
+            let apart = Apart::new(kernel, arguments, &device.memory);
+            let outcome = kernel.launch_within(&launch, &apart.arguments, &apart, &limits);
+            let place = match &outcome {
+                Err(Fault::IllegalAddress(address)) => apart.describe(*address),
+                _ => None,
+            };
+            (outcome, place)
+        }
+        false => (
+            kernel.launch_within(&launch, arguments, &device.memory, &limits),
+            None,
+        ),
+    };
+    let Err(fault) = outcome else {
         return Ok(());
+    };
+    let mut text = format!("kernel {}: ", kernel.name());
+    _ = match place {
+        Some(place) => write!(text, "illegal {place}"),
+        None => write!(text, "{fault}"),
     };
     let status = match &fault {
         Fault::IllegalAddress(_) => Status::ILLEGAL_ADDRESS,
         Fault::MisalignedAddress(_) => Status::MISALIGNED_ADDRESS,
         Fault::Assert(_) => Status::ASSERT,
-        Fault::Unsupported(_) | Fault::Hang(_) => {
-            not_modelled(&format!("kernel {}: {fault}", kernel.name()))
+        Fault::Endless => {
+            let most = limits.instructions;
+            _ = write!(
+                text,
+                ", after {most} instructions of a warp (`{INSTRUCTIONS}`)"
+            );
+            Status::LAUNCH_TIMEOUT
         }
+        Fault::Unsupported(_) | Fault::Hang(_) => not_modelled(&text),
     };
-    eprintln!("simulated CUDA: kernel {}: {fault}", kernel.name());
+    if device.samples || fault == Fault::Endless {
+        report::problem("kernel", &text);
+    }
+    eprintln!("simulated CUDA: {text}");
     Err(status)
 }
 

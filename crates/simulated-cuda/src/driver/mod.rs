@@ -11,6 +11,7 @@ pub mod event;
 pub mod function;
 pub mod host_memory;
 pub mod launch;
+pub mod memset;
 pub mod module;
 pub mod pointer;
 pub mod pool;

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     _values: u64,
 ) -> u32 {
     // SAFETY: the same contract.
-    unsafe { cuModuleLoadData(module, image) }
+    answer(|| load(module, unsafe { text_of(image) }?))
 }
 
 /// Loads a module from a file with PTX text.

@@ -2,8 +2,9 @@
 
 use super::kernel::{Fault, Kernel, Launch, Memory};
 use super::layout::{Special, Uniform};
+use super::limits::Limits;
 use super::registers::{Frame, LANES};
-use super::space::{SITES, Space};
+use super::space::{Found, SITES, Space};
 use super::warp::Warp;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,12 +24,12 @@ struct Scratch {
 /// The most threads in a block.
 const MAX_THREADS: u64 = 1024;
 
-/// Runs every block of a grid.
+/// Runs the blocks of a grid, all of them or a sample.
 pub fn run_grid(
     kernel: &Kernel,
     launch: &Launch,
-    arguments: &[u8],
-    memory: &dyn Memory,
+    (arguments, memory): (&[u8], &dyn Memory),
+    limits: &Limits,
 ) -> Result<(), Fault> {
     let threads: u64 = launch.block.iter().map(|size| *size as u64).product();
     if threads == 0 || threads > MAX_THREADS || launch.grid.contains(&0) {
@@ -58,7 +59,7 @@ pub fn run_grid(
         threads as usize,
         &mut scratch,
     )
-    .run();
+    .run(limits);
     SCRATCH.with(|kept| kept.replace(scratch));
     result
 }
@@ -73,6 +74,8 @@ struct Grid<'a> {
     words: usize,
     /// Bytes of one warp's local memory.
     local: usize,
+    /// The most instructions of a warp.
+    instructions: u64,
     scratch: &'a mut Scratch,
 }
 
@@ -110,16 +113,23 @@ impl<'a> Grid<'a> {
             threads,
             words,
             local,
+            instructions: u64::MAX,
             scratch,
         }
     }
 
-    fn run(&mut self) -> Result<(), Fault> {
+    fn run(&mut self, limits: &Limits) -> Result<(), Fault> {
+        self.instructions = limits.instructions;
         let warps = self.threads.div_ceil(LANES);
         for file in 0..if self.kernel.barriers { warps } else { 1 } {
             self.fill(file);
         }
-        let mut recent: [_; SITES] = std::array::from_fn(|_| 0..0);
+        let mut recent: [_; SITES] = std::array::from_fn(|_| Found::default());
+        let sample = limits.sample;
+        if let Some(blocks) = sample.and_then(|sample| sample.blocks(self.launch.grid)) {
+            let mut blocks = blocks.into_iter();
+            return blocks.try_for_each(|block| self.block(block, &mut recent));
+        }
         let [x, y, z] = self.launch.grid;
         for z in 0..z {
             for y in 0..y {
@@ -192,16 +202,16 @@ impl<'a> Grid<'a> {
         }
     }
 
-    fn block(
-        &mut self,
-        block: [u32; 3],
-        recent: &mut [std::ops::Range<u64>; SITES],
-    ) -> Result<(), Fault> {
+    fn block(&mut self, block: [u32; 3], recent: &mut [Found; SITES]) -> Result<(), Fault> {
         let count = self.threads.div_ceil(LANES);
         let mut warps: Vec<Warp> = (0..count)
             .map(|warp| {
                 let lanes = (self.threads - warp * LANES).min(LANES);
-                Warp::new(self.kernel.start, u32::MAX >> (LANES - lanes))
+                Warp::new(
+                    self.kernel.start,
+                    u32::MAX >> (LANES - lanes),
+                    self.instructions,
+                )
             })
             .collect();
         let mut fresh = true;

@@ -2,6 +2,7 @@
 
 use super::globals::Globals;
 use super::layout::Layout;
+use super::limits::Limits;
 use super::{block, warp::Instruction};
 use std::fmt;
 use std::ops::Range;
@@ -31,6 +32,11 @@ pub struct Launch {
 pub trait Memory: Sync {
     /// The live allocation that contains this address.
     fn allocation(&self, address: u64) -> Option<Range<u64>>;
+
+    /// The same, and the distance from the kernel's addresses to the host's, if the kernel has its own.
+    fn place(&self, address: u64) -> Option<(Range<u64>, u64)> {
+        self.allocation(address).map(|range| (range, 0))
+    }
 }
 
 /// Why a launch failed.
@@ -47,6 +53,8 @@ pub enum Fault {
     Unsupported(String),
     /// Threads that wait forever.
     Hang(String),
+    /// A warp that has executed as many instructions as it may.
+    Endless,
 }
 
 impl fmt::Display for Fault {
@@ -57,6 +65,7 @@ impl fmt::Display for Fault {
             Fault::Assert(text) => write!(f, "assertion failed: {text}"),
             Fault::Unsupported(text) => write!(f, "not simulated: {text}"),
             Fault::Hang(text) => write!(f, "hang: {text}"),
+            Fault::Endless => f.write_str("an endless loop"),
         }
     }
 }
@@ -109,6 +118,17 @@ impl Kernel {
         arguments: &[u8],
         memory: &dyn Memory,
     ) -> Result<(), Fault> {
-        block::run_grid(self, launch, arguments, memory)
+        self.launch_within(launch, arguments, memory, &Limits::default())
+    }
+
+    /// The same, with limits of the caller's.
+    pub fn launch_within(
+        &self,
+        launch: &Launch,
+        arguments: &[u8],
+        memory: &dyn Memory,
+        limits: &Limits,
+    ) -> Result<(), Fault> {
+        block::run_grid(self, launch, (arguments, memory), limits)
     }
 }

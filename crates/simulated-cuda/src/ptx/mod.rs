@@ -27,6 +27,7 @@ mod integer;
 mod integer_ops;
 mod kernel;
 mod layout;
+mod limits;
 mod logic;
 mod memory;
 mod module;
@@ -48,4 +49,5 @@ mod warp_ops;
 mod tests;
 
 pub use kernel::{Fault, Kernel, Launch, Memory, Param};
+pub use limits::{Limits, Sample};
 pub use module::Module;

@@ -46,7 +46,14 @@ pub struct Space<'a> {
     /// The local memory of the warp's lanes, one after the other.
     pub local: &'a mut [u8],
     /// The allocation that an instruction accessed last.
-    pub recent: &'a mut [Range<u64>; SITES],
+    pub recent: &'a mut [Found; SITES],
+}
+
+/// An allocation, in the kernel's addresses, and the distance to the host's.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    range: Range<u64>,
+    distance: u64,
 }
 
 impl Space<'_> {
@@ -55,27 +62,29 @@ impl Space<'_> {
         self.globals.text(address)
     }
 
-    /// Whether the bytes are in one allocation; `site` is the instruction's number.
+    /// The host's address of these bytes, if they are in one allocation; `site` is the instruction's number.
     #[inline(always)]
-    fn holds(&mut self, address: u64, size: u64, site: usize) -> bool {
-        let recent = &self.recent[site % SITES];
-        address >= recent.start && address.wrapping_add(size) <= recent.end
-            || self.find(address, size, site)
+    fn host(&mut self, address: u64, size: u64, site: usize) -> Option<u64> {
+        let Found { range, distance } = &self.recent[site % SITES];
+        match address >= range.start && address.wrapping_add(size) <= range.end {
+            true => Some(address.wrapping_add(*distance)),
+            false => self.find(address, size, site),
+        }
     }
 
     #[cold]
-    fn find(&mut self, address: u64, size: u64, site: usize) -> bool {
-        let Some(end) = address.checked_add(size) else {
-            return false;
-        };
+    fn find(&mut self, address: u64, size: u64, site: usize) -> Option<u64> {
+        let end = address.checked_add(size)?;
         let globals = Some(self.globals.range()).filter(|range| range.contains(&address));
-        match globals.or_else(|| self.memory.allocation(address)) {
-            Some(range) if range.contains(&address) && end <= range.end => {
-                self.recent[site % SITES] = range;
-                true
-            }
-            _ => false,
+        let (range, distance) = match globals {
+            Some(range) => (range, 0),
+            None => self.memory.place(address)?,
+        };
+        if !range.contains(&address) || end > range.end {
+            return None;
         }
+        self.recent[site % SITES] = Found { range, distance };
+        Some(address.wrapping_add(distance))
     }
 
     /// The host's pointer to a number of bytes of one parameter. Nothing is written through it, because no store decodes to this region.
@@ -101,9 +110,9 @@ impl Space<'_> {
             return Err(Fault::MisalignedAddress(address));
         }
         if region == Region::Generic && address < SHARED_TAG {
-            return match self.holds(address, size as u64, site) {
-                true => Ok(address as *mut u8),
-                false => Err(Fault::IllegalAddress(address)),
+            return match self.host(address, size as u64, site) {
+                Some(place) => Ok(place as *mut u8),
+                None => Err(Fault::IllegalAddress(address)),
             };
         }
         if region == Region::Argument {
@@ -145,8 +154,8 @@ impl Space<'_> {
         }
         match region {
             Region::Generic if address < SHARED_TAG => self
-                .holds(address, bytes as u64, site)
-                .then_some(address as *mut u8),
+                .host(address, bytes as u64, site)
+                .map(|place| place as *mut u8),
             Region::Shared => {
                 let start = usize::try_from(address).ok()?;
                 self.shared

@@ -63,16 +63,16 @@ pub struct Warp {
     parked: Vec<Group>,
     /// Groups that wait for other threads of the block.
     pub waiting: Vec<Waiting>,
+    /// The number of instructions that it may still execute.
+    left: u64,
 }
 
-/// The number of instructions between barriers after which a warp counts as hanging.
-const PATIENCE: u64 = 1 << 34;
-
 impl Warp {
-    /// A warp whose lanes in `mask` run instruction `start` next.
-    pub fn new(start: usize, mask: u32) -> Warp {
+    /// A warp whose lanes in `mask` run instruction `start` next, and that may execute so many instructions.
+    pub fn new(start: usize, mask: u32, instructions: u64) -> Warp {
         Warp {
             running: vec![Group { next: start, mask }],
+            left: instructions,
             ..Warp::default()
         }
     }
@@ -131,9 +131,8 @@ impl Warp {
         frame: Frame,
         space: &mut Space,
     ) -> Result<(), Fault> {
-        let mut patience = PATIENCE;
         while let Some(group) = self.running.pop() {
-            self.run_group(group, code, frame, space, &mut patience)?;
+            self.run_group(group, code, frame, space)?;
         }
         if self.parked.is_empty() {
             return Ok(());
@@ -150,7 +149,6 @@ impl Warp {
         code: &[Instruction],
         frame: Frame,
         space: &mut Space,
-        patience: &mut u64,
     ) -> Result<(), Fault> {
         // The position of the next group, or of a waiting one that this one may join.
         let ahead = self.running.last().map_or(usize::MAX, |group| group.next);
@@ -165,9 +163,7 @@ impl Warp {
             let Some(instruction) = code.get(next) else {
                 return Err(Fault::Unsupported("code that runs past its end".to_owned()));
             };
-            *patience = patience
-                .checked_sub(1)
-                .ok_or_else(|| Fault::Hang("an endless loop".to_owned()))?;
+            self.left = self.left.checked_sub(1).ok_or(Fault::Endless)?;
             let active = match instruction.guard {
                 None => mask,
                 Some((slot, false)) => mask & frame.mask(slot),

@@ -5,6 +5,9 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod convolution;
+pub mod counting;
+pub mod kernels;
+pub mod process;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
