@@ -7,10 +7,9 @@ use std::path::Path;
 use bytesize::ByteSize;
 use candle_core::{DType, Device, Tensor, Var};
 
+use crate::batch::Measured;
 use crate::elements;
-use crate::error::{
-    Cause, CheckpointError, Error, Phase, Remedy, Resource, ResourceExhausted, Result, invalid,
-};
+use crate::error::{Cause, CheckpointError, Error, Phase, Remedy, Result, invalid};
 use crate::fixed_file::{FixedFile, StoredTensor};
 use crate::memory::DeviceMemory;
 use crate::names::Patterns;
@@ -129,9 +128,8 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
         path.display()
     );
     let cause = in_limit.map_or(Cause::DeviceFull, |_| Cause::Limit);
-    let mut exhausted = ResourceExhausted::new(Resource::HostMemory, cause);
-    exhausted.phase = Some(Phase::Load);
-    exhausted.bytes = memory.reading();
+    let measured = Measured::begin(Some(&memory));
+    let mut exhausted = measured.foreseen(cause, Some(Phase::Load));
     exhausted.bytes.requested = Some(bytes);
     exhausted.remedies = vec![Remedy::new(advice, None)];
     Err(exhausted.into())
