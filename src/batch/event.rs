@@ -459,7 +459,7 @@ pub struct CutCheck {
 }
 
 /// The result of a [`CutCheck`]. A loss that depends on the cut is an error instead:
-/// [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut).
+/// [`DependsOnCut`](crate::error::DependsOnCut).
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};

@@ -41,21 +41,23 @@ impl Measured {
 
     /// Fails if the use went over a soft limit. Called before work that would use more.
     pub(crate) fn check(&self, phase: impl Into<Option<Phase>>) -> Result<()> {
-        let Some(scope) = &self.0 else {
-            return Ok(());
-        };
-        let over = scope.peak().zip(scope.memory().limit());
-        if over.is_none_or(|(peak, limit)| peak <= limit) {
-            return Ok(());
+        let over = self.peak().zip(self.limit());
+        match over.is_some_and(|(peak, limit)| peak > limit) {
+            true => Err(self.foreseen(Cause::Limit, phase.into()).into()),
+            false => Ok(()),
         }
-        let resource = match scope.memory().device().is_cpu() {
-            true => Resource::HostMemory,
-            false => Resource::DeviceMemory,
+    }
+
+    /// Builds the exhaustion of work that is stopped before an allocation fails.
+    pub(crate) fn foreseen(&self, cause: Cause, phase: Option<Phase>) -> ResourceExhausted {
+        let mut device = self.0.iter().map(|scope| scope.memory().device());
+        let resource = match device.any(|device| !device.is_cpu()) {
+            true => Resource::DeviceMemory,
+            false => Resource::HostMemory,
         };
-        let mut found = ResourceExhausted::new(resource, Cause::Limit);
-        found.phase = phase.into();
-        let exhausted = self.exhausted(found.into(), None, None);
-        Err(Error::ResourceExhausted(exhausted))
+        let mut found = ResourceExhausted::new(resource, cause);
+        found.phase = phase;
+        *self.exhausted(found.into(), None, None)
     }
 
     /// Builds the exhaustion from what the error says (`found`) and what is known here: the memory's state, the cause that follows from it
@@ -69,7 +71,9 @@ impl Measured {
         let mut exhausted = found;
         if let Some(scope) = &self.0 {
             let memory = scope.memory();
-            let (bytes, cause) = memory.refused(scope, need);
+            let (mut bytes, cause) = memory.refused(scope, need);
+            // An allocator of the caller's may say it; candle's errors do not.
+            bytes.requested = exhausted.bytes.requested;
             exhausted.device = Some(device_name(memory.device().location()));
             exhausted.bytes = bytes;
             if exhausted.cause == Cause::Unknown && exhausted.resource == Resource::DeviceMemory {

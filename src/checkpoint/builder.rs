@@ -335,8 +335,8 @@ impl CheckpointsBuilder {
     /// # Errors
     /// - An [error of checkpoints](crate::Error::is_checkpoint) if a number of updates or of checkpoints, a duration or a size is 0, or if a
     ///   signal cannot be waited for on this system.
-    /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, `ForeignLock` if its `.lock` is a link, and `File`
-    ///   if it cannot be created or written.
+    /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, and `File` if it cannot be created or written, or
+    ///   its `.lock` is a link.
     /// - In a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();

@@ -67,8 +67,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `Version` if another version
-    /// of this crate wrote it; `File` if it cannot be read.
+    /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says; `File` if it cannot be read, or another version of
+    /// this crate wrote it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self::verified(path.into())?)
     }
@@ -129,9 +129,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError`]: `NoneIntact` if all are damaged, with the reason for each; `Version` if another version of this crate wrote
-    /// the newest one, and `File` if it or the folder cannot be read. Neither is damage, so no older one is taken instead: to go on
-    /// from that, move the newest away.
+    /// [`CheckpointError`]: `NoneIntact` if all are damaged, with the reason for each; `File` if the newest one or the folder cannot be read, or
+    /// another version of this crate wrote it. Neither is damage, so no older one is taken instead: to go on from that, move the newest away.
     pub fn latest(folder: impl AsRef<Path>) -> Result<Option<Self>> {
         let folder = folder.as_ref();
         loop {
@@ -304,8 +303,9 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `File` if a file has changed; an [error of
-    /// checkpoints](Error::is_checkpoint) if two parameters have one name;
+    /// [`CheckpointError`]: `Differs` with every difference of the model, `File` if a file has changed; an [error of
+    /// checkpoints](Error::is_checkpoint) if two parameters have one name; [`ResourceExhausted`](crate::ResourceExhausted) if the host lacks the
+    /// memory;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then; one that has made no update and loaded nothing refuses to train ([`UpdateInterrupted`](crate::error::UpdateInterrupted))
     /// until a checkpoint is loaded, if reading failed after the first parameter was set.

@@ -16,7 +16,7 @@ use super::schedule::Schedule;
 use super::signals::{Signal, Watch};
 use super::writer::Writer;
 use crate::distributed::{Group, Working};
-use crate::error::{CheckpointError, Error, Result, invalid};
+use crate::error::{Error, Result, invalid};
 use crate::train::{Resumable, StepReport};
 
 /// The name of the call in which ranks meet.
@@ -165,9 +165,9 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::NotResumed`] if the folder held checkpoints when it was opened and this run did not resume from them; an
-    /// [error of checkpoints](Error::is_checkpoint) if two parameters have one name; and errors of reading the trainer's state, such as a
-    /// [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
+    /// An [error of checkpoints](Error::is_checkpoint) if the folder held checkpoints when it was opened and this run did not resume from them, or
+    /// two parameters have one name; and errors of reading the trainer's state, such as a [`DeviceFault`](crate::DeviceFault) or
+    /// [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn after<T: Resumable + ?Sized>(
         &mut self,
         report: &StepReport,
@@ -233,7 +233,7 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::NotResumed`] as in [`after`](Self::after). An [error of checkpoints](Error::is_checkpoint) if it could not be written:
+    /// An [error of checkpoints](Error::is_checkpoint) as in [`after`](Self::after), or if it could not be written:
     /// [`last_error`](Self::last_error) returns its cause, and the next [`after`](Self::after) tries again. Errors of reading the trainer's
     /// state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
@@ -500,7 +500,7 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError::File`] if the folder cannot be read.
+    /// [`CheckpointError::File`](crate::error::CheckpointError::File) if the folder cannot be read.
     pub fn best(&self) -> Result<Option<PathBuf>> {
         let path = &self.folder.path;
         let name = self.settings.keep.best(path)?;
@@ -524,11 +524,11 @@ impl Checkpoints {
 
     fn refuse_if_unread(&self) -> Result<()> {
         match self.unread {
-            Some(step) => Err(CheckpointError::NotResumed {
-                folder: self.folder.path.clone(),
-                step,
-            }
-            .into()),
+            Some(step) => Err(invalid!(
+                Checkpoint,
+                "{} holds step {step}, and this run did not resume from it: call `resume` before the first step, or use another folder",
+                self.folder.path.display()
+            )),
             None => Ok(()),
         }
     }

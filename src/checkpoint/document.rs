@@ -92,11 +92,14 @@ pub(super) fn read_json<T: DeserializeOwned>(
         |error: serde_json::Error| CheckpointError::damaged(path, format!("{file}: {error}"));
     match serde_json::from_slice(bytes).map_err(wrong)? {
         Head { version: VERSION } => serde_json::from_slice(bytes).map_err(wrong),
-        Head { version } => Err(CheckpointError::Version {
-            path: path.to_owned(),
-            found: version,
-            supported: VERSION,
-        }),
+        Head { version } => {
+            let problem = format!(
+                "it has version {version}, this crate reads version {VERSION}: use the version that wrote it, or move it away"
+            );
+            Err(CheckpointError::file("read", path)(io::Error::other(
+                problem,
+            )))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::hash::BuildHasher;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -112,7 +112,10 @@ impl Folder {
 /// Opens the lock, whose content is replaced, so it must be a file of this folder: a link may lead to a file of somebody else's.
 fn open_lock(path: &Path) -> Result<File, CheckpointError> {
     let is_link = || fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    let foreign = || CheckpointError::ForeignLock(path.to_owned());
+    let foreign = || {
+        let problem = "a link or no regular file is there: remove it, or use another folder";
+        CheckpointError::file("lock", path)(io::Error::other(problem))
+    };
     // Opening refuses a link too, where the system can.
     if is_link() {
         return Err(foreign());

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
+use bytesize::ByteSize;
 use candle_core::{DType, Device, Tensor, Var};
 
+use crate::batch::Measured;
 use crate::elements;
-use crate::error::{CheckpointError, Error, Result, invalid};
+use crate::error::{Cause, CheckpointError, Error, Phase, Remedy, Result, invalid};
 use crate::fixed_file::{FixedFile, StoredTensor};
 use crate::memory::DeviceMemory;
 use crate::names::Patterns;
@@ -120,12 +122,17 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
     let limited = stats.limit.zip(stats.in_use);
     let in_limit = limited.map(|(limit, in_use)| limit.saturating_sub(in_use));
     let available = in_limit.into_iter().chain(stats.free).min();
-    Err(CheckpointError::Memory {
-        path: path.to_owned(),
-        bytes,
-        available: available.unwrap_or(0),
-    }
-    .into())
+    let (needed, left) = (ByteSize(bytes), ByteSize(available.unwrap_or(0)));
+    let advice = format!(
+        "free memory, or raise the limit of `DeviceMemory::host()`: loading {} needs {needed}, and there are {left}",
+        path.display()
+    );
+    let cause = in_limit.map_or(Cause::DeviceFull, |_| Cause::Limit);
+    let measured = Measured::begin(Some(&memory));
+    let mut exhausted = measured.foreseen(cause, Some(Phase::Load));
+    exhausted.bytes.requested = Some(bytes);
+    exhausted.remedies = vec![Remedy::new(advice, None)];
+    Err(exhausted.into())
 }
 
 /// The tensors of one or more safetensors files, by name.

@@ -74,8 +74,8 @@
 //!   does not see a file of another rank, because that is on another disk, it gets all parts, in messages of 64 MiB, and writes the whole state.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
 //!   keep no copy of what they had.
-//! - All return the same outcome. Where a rank cannot write, the others' error holds a [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
-//!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
+//! - All return the same outcome. Where a rank cannot write, the others have an [error of checkpoints](crate::Error::is_checkpoint) with its reason;
+//!   any other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).
 //! - A signal that reaches one rank stops all of them after the same update.
 //! - A run can continue from a checkpoint on any number of ranks, also without a group.

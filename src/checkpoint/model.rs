@@ -164,8 +164,9 @@ impl LoadModel {
     /// ```
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `Version`, `File` if there is nothing to load or it
-    /// cannot be read, and `Memory`; and an [error of checkpoints](crate::Error::is_checkpoint) if two tensors get one name. No parameter has changed then.
+    /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `File` if there is nothing to load or it cannot be read;
+    /// an [error of checkpoints](crate::Error::is_checkpoint) if two tensors get one name; [`ResourceExhausted`](crate::ResourceExhausted) if the
+    /// host lacks the memory. No parameter has changed then.
     pub fn into_parameters(self, parameters: impl Into<Group>) -> Result<()> {
         let parameters: Vec<_> = parameters.into().named(0).collect();
         let path = &self.path;

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::signals::Signal;
-use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
+use crate::error::{Error, Invalid, Result, Skipped, Subject, invalid};
 
 /// What [`Checkpoints::after`](super::Checkpoints::after) did, or how the checkpoint ended that was written in the background.
 ///
@@ -42,13 +42,20 @@ pub enum Saving {
 
 /// Whether training goes on after this error of saving, which is tried again. Others are errors of the trainer, or of its device.
 pub(super) fn is_of_saving(error: &Error) -> bool {
-    matches!(error, Error::Checkpoint(_)) || error.is_checkpoint()
+    error.is_checkpoint()
+}
+
+/// What other ranks hear of a rank's error.
+pub(super) fn unwritten(rank: usize, reason: &str) -> Error {
+    invalid!(
+        Checkpoint,
+        "rank {rank} could not write a checkpoint: {reason}"
+    )
 }
 
 /// An error that the caller gets, and that is kept.
 pub(super) fn shared(error: Arc<Error>) -> Error {
-    let invalid = Invalid::new(Subject::Checkpoint, error.to_string());
-    invalid.showing(error).into()
+    Invalid::of(Subject::Checkpoint, error).into()
 }
 
 impl Saving {
@@ -57,9 +64,7 @@ impl Saving {
         match self {
             Self::Saved(path) => Ok(path),
             Self::Failed(error) => Err(error),
-            other => Err(Arc::new(
-                CheckpointError::peer(0, format!("it ended as {other:?}")).into(),
-            )),
+            other => Err(Arc::new(unwritten(0, &format!("it ended as {other:?}")))),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::batch::Consumer;
 use crate::data::{Loader, Tensors};
 use crate::distributed::Group;
 use crate::elements::size;
-use crate::error::{Error, GroupError, Result, Skipped};
+use crate::error::{Error, Result, Skipped, different};
 use crate::optim::{Parameter, StateDict};
 use crate::train::Resumable;
 
@@ -127,9 +127,9 @@ impl Checkpoints {
     /// # Errors
     /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`].
     ///
-    /// In a group also [`PeerFailed`](GroupError::PeerFailed) with another rank's error, [`Different`](GroupError::Different) if the ranks'
-    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost, or reading failed or memory ran out on one
-    /// while the checkpoint was loaded: an update that follows is an error.
+    /// In a group also [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error, an [error of the group](Error::is_group)
+    /// if the ranks' models differ, and [`PeerLost`](crate::error::GroupError::PeerLost). No trainer has changed then, unless a
+    /// rank was lost, or reading failed or memory ran out on one while the checkpoint was loaded: an update that follows is an error.
     pub fn resume_trainer<T: Resumable + ?Sized>(
         &mut self,
         trainer: &mut T,
@@ -262,7 +262,10 @@ impl Head {
         if here != there {
             differences.push(format!("{here} parameters here, {there} on rank 0"));
         }
-        Err(GroupError::different("their models, so nothing was loaded", differences).into())
+        Err(different(
+            "their models, so nothing was loaded",
+            differences,
+        ))
     }
 
     /// Returns rank 0's state on all ranks.

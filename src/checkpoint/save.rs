@@ -14,13 +14,13 @@ use super::checkpoints::Checkpoints;
 use super::document::{Document, Fingerprint};
 use super::files::{NewFile, sync_folder};
 use super::folder::{Name, Partial, file_name};
-use super::outcome::{Saving, is_of_saving};
+use super::outcome::{Saving, is_of_saving, unwritten};
 use super::signals::Signal;
 use super::snapshot::{PART, Parts, Snapshot, State, tensor_files};
 use super::writer::write_and_rotate;
 use crate::distributed::Group;
 use crate::elements::size;
-use crate::error::{CheckpointError, Error, GroupError, Result};
+use crate::error::{Error, Result, different};
 use crate::files::is_plain;
 use crate::memory::DeviceMemory;
 use crate::optim::{PIECES, StateDict, take_pieces};
@@ -217,7 +217,7 @@ impl Checkpoints {
         let texts = texts.map(|(rank, it)| format!("rank {rank} has {it:?}"));
         let texts: Vec<_> = texts.collect();
         if texts.len() > 1 {
-            return Err(GroupError::different("the optimizer's counters or options", texts).into());
+            return Err(different("the optimizer's counters or options", texts));
         }
 
         // An empty file, by which rank 0 sees that this rank's folder is its own.
@@ -321,9 +321,7 @@ impl Told {
             Self::Started => Saving::Started,
             Self::Saved(name) => Saving::Saved(folder.join(name)),
             Self::Busy => Saving::Busy,
-            Self::Failed(reason) => {
-                Saving::Failed(Arc::new(CheckpointError::peer(0, reason).into()))
-            }
+            Self::Failed(reason) => Saving::Failed(Arc::new(unwritten(0, &reason))),
         }
     }
 }
@@ -342,7 +340,6 @@ fn agree<T, W: Serialize + DeserializeOwned>(
     let (done, all) = group.agree(PARTS, done, say)?;
     let done = done?;
     let all = all.into_iter().enumerate();
-    let all =
-        all.map(|(rank, word)| Ok(word.map_err(|reason| CheckpointError::peer(rank, reason))?));
+    let all = all.map(|(rank, word)| word.map_err(|reason| unwritten(rank, &reason)));
     Ok((done, all.collect::<Result<_>>()?))
 }

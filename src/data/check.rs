@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use half::{bf16, f16};
 
 use super::Tensors;
-use crate::error::{DataError, Result};
+use crate::error::{Result, invalid};
 
 /// Checks a batch's tensors against what is declared of them, one [`Check`] for each, in the order of [`Tensors::tensors`].
 ///
@@ -35,9 +35,9 @@ use crate::error::{DataError, Result};
 /// Tensors on a GPU are copied to the host to look at their values.
 ///
 /// # Errors
-/// [`DataError::Unexpected`] for the first thing that is not as declared, with the sample's place in the batch.
+/// An [error of data](crate::Error::is_data) for the first thing that is not as declared, with the sample's place in the batch.
 pub fn check(batch: &impl Tensors, checks: &[Check]) -> Result<()> {
-    Ok(look(batch, checks, None, "the batch", true)?)
+    look(batch, checks, None, "the batch", true)
 }
 
 /// What one tensor of a batch must be.
@@ -238,17 +238,18 @@ pub(super) fn look(
     indices: Option<&[usize]>,
     dataset: &str,
     copies: bool,
-) -> Result<(), DataError> {
+) -> Result<()> {
     let tensors = batch.tensors();
     // A rank without a share of the batch has none of its samples.
     let may_be_empty = indices.is_some_and(<[usize]>::is_empty);
     for (place, check) in checks.iter().enumerate() {
-        let unexpected = |index, found, expected| DataError::Unexpected {
-            dataset: dataset.to_owned(),
-            index,
-            tensor: check.name.clone(),
-            found,
-            expected,
+        let unexpected = |index: Option<usize>, found, expected| {
+            let sample = index.map_or_else(String::new, |index| format!("sample {index}, "));
+            invalid!(
+                Data,
+                "{dataset}: {sample}tensor `{}` {found}, expected {expected}",
+                check.name
+            )
         };
         let Some(tensor) = tensors.get(place) else {
             let (found, expected) = (tensors.len(), checks.len());

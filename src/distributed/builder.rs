@@ -139,8 +139,8 @@ impl GroupBuilder {
     /// # Errors
     /// - variables that are incomplete, wrong or contradict each other, which the error quotes ([`is_group`](crate::Error::is_group));
     /// - rank 0 cannot be reached or refuses this rank, for example because another has its number (`is_group`);
-    /// - [`GroupError::Missing`](crate::error::GroupError::Missing) names the ranks that did not join within the timeout, on every rank that did;
-    /// - [`GroupError::Engine`](crate::error::GroupError::Engine) if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on
+    /// - ranks did not join within the timeout (`is_group`), by name on every rank that did;
+    /// - [`GroupError::Broken`](crate::error::GroupError::Broken) if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on
     ///   several machines: then it says which ranks wait on this machine.
     pub fn open(self) -> Result<Group> {
         let is_own = self.variables.is_none();

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::collectives::{Collectives, Operation, Watch};
 use super::control::{Control, Working};
 use super::engines::{self, Mpi};
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Error, GroupError, Result, different};
 
 const SHAPE: &str = "the tensor's shape or type";
 
@@ -341,9 +341,9 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`GroupError`]: the ranks' tensors differ, or a rank is lost or fails. There is no engine for the device
-    /// ([`is_group`](Error::is_group)). Errors from candle, also for a tensor of another type: then the other ranks get a
-    /// [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group can still be used.
+    /// The ranks' tensors differ, a rank is lost or fails, or there is no engine for the device ([`is_group`](Error::is_group)). Errors from candle,
+    /// also for a tensor of another type: then the other ranks get a [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group can
+    /// still be used.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.same("sum", SHAPE, text(tensor), self.flat(tensor))?;
@@ -428,15 +428,16 @@ impl Group {
     }
 
     /// Fails on all ranks if one of them is not ready, or if their own descriptions differ.
-    fn same<T>(&self, call: &str, what: &'static str, own: String, ready: Result<T>) -> Result<T> {
+    fn same<T>(&self, call: &str, what: &str, own: String, ready: Result<T>) -> Result<T> {
         let (ready, all) = self.agree(call, ready, |_| own.clone())?;
         if all.iter().all(|theirs| *theirs == own) {
             return Ok(ready);
         }
+        // This rank's own is among them, since an error shows only some.
         let all = all.iter().enumerate();
+        let all = all.filter(|(rank, theirs)| *rank == self.rank() || **theirs != own);
         let differences = all.map(|(rank, text)| format!("rank {rank} has {text}"));
-        let differences = differences.collect();
-        Err(GroupError::Different { what, differences }.into())
+        Err(different(what, differences.collect()))
     }
 }
 

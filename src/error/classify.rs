@@ -384,9 +384,7 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
         return interrupted.reason.as_ref().map(|reason| reason as _);
     }
     match error.downcast_ref() {
-        Some(DataError::Sample { reason, .. } | DataError::TooManySkipped { reason, .. }) => {
-            return Some(&**reason);
-        }
+        Some(DataError::Sample { reason, .. }) => return Some(&**reason),
         Some(DataError::File { reason, .. }) => return reason.as_ref().map(|reason| reason as _),
         _ => {}
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 use candle_core::{DType, Shape};
 
@@ -9,7 +10,7 @@ use super::circumstances::Phase;
 use super::codes::DeviceFault;
 use super::exhausted::ResourceExhausted;
 use super::files::{BoxedError, CheckpointError, DataError, OutputError};
-use super::training::{GroupError, LossError, MemoryError, StateError};
+use super::training::{DependsOnCut, GroupError, StateError, ranks_text};
 use super::unreached::UnreachedParameters;
 
 #[cfg(feature = "nn")]
@@ -64,14 +65,12 @@ pub enum Error {
     ResourceExhausted(Box<ResourceExhausted>),
     /// The device is lost to this process.
     DeviceFault(Box<DeviceFault>),
-    /// A setting, an argument or saved state cannot be used: [`is_policy`](Self::is_policy) and its like say which.
+    /// A setting, an argument, a batch or saved state cannot be used, or ranks differ: [`is_policy`](Self::is_policy) and its like say which.
     Invalid(Box<Invalid>),
-    /// A loss is not right, or its gradients are not.
-    Loss(Box<LossError>),
+    /// The loss depends on how the batch is cut.
+    DependsOnCut(Box<DependsOnCut>),
     /// Saved state does not match the optimizer.
     State(Box<StateError>),
-    /// A limit on a device's memory cannot be set.
-    Memory(Box<MemoryError>),
     /// A recomputed region did not do the same again.
     #[cfg(feature = "nn")]
     Recompute(Box<RecomputeError>),
@@ -81,9 +80,9 @@ pub enum Error {
     WindowLost(Box<WindowLost>),
     /// The optimizer failed in the middle of an update; parameters and optimizer state may be partly updated.
     UpdateInterrupted(Box<UpdateInterrupted>),
-    /// Samples cannot be read, or are not what was declared.
+    /// Samples cannot be read, or a loader does not continue a saved run.
     Data(Box<DataError>),
-    /// A group of ranks cannot be formed, or cannot go on.
+    /// A group of ranks cannot go on.
     Group(Box<GroupError>),
     /// A checkpoint cannot be written, found or loaded.
     Checkpoint(Box<CheckpointError>),
@@ -120,9 +119,8 @@ contents! {
     ResourceExhausted: ResourceExhausted,
     DeviceFault: DeviceFault,
     Invalid: Invalid,
-    LossError: Loss,
+    DependsOnCut: DependsOnCut,
     StateError: State,
-    MemoryError: Memory,
     #[cfg(feature = "nn")]
     RecomputeError: Recompute,
     UnreachedParameters: UnreachedParameters,
@@ -345,7 +343,8 @@ macro_rules! debug_as_display {
 
 debug_as_display!(WindowLost, UpdateInterrupted, Invalid);
 
-/// A setting, an argument or saved state that cannot be used. Nothing has changed. Its text names the value and the remedy.
+/// A setting, an argument, a batch or saved state that cannot be used, or ranks that differ. Nothing has changed. Its text names the value and
+/// the remedy.
 ///
 /// What it is about says a question of [`Error`], such as [`Error::is_batch`]. A program can seldom do more about such an error than show
 /// it; the cases that it can act upon are variants of [`Error`] and of the errors within.
@@ -412,7 +411,8 @@ subjects! {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     Layers: is_layers,
-    /// Whether a loss cannot be used: it is no single number, or its weight is out of range. [`LossError`](super::LossError) has the other cases.
+    /// Whether a loss cannot be used: it is no single number, its weight is out of range, no parameter receives a gradient from it, or it
+    /// [depends on the cut](super::DependsOnCut).
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -424,9 +424,8 @@ subjects! {
     /// assert!(accumulator.add(w.sqr()?, 2).unwrap_err().is_loss()); // two numbers
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
-    Loss: is_loss,
-    /// Whether a device's memory cannot be opened, or its limit cannot be set. [`MemoryError`](super::MemoryError) has the cases to act
-    /// upon.
+    Loss | DependsOnCut: is_loss,
+    /// Whether a device's memory cannot be opened, or its limit cannot be set.
     ///
     /// ```
     /// use candle_headroom::memory::Limit;
@@ -436,7 +435,7 @@ subjects! {
     /// let error = DeviceMemory::host().limit(Limit::Fraction(0.5)).open().unwrap_err();
     /// assert!(error.is_memory());
     /// ```
-    Memory | Memory: is_memory,
+    Memory: is_memory,
     /// Whether a monitor cannot be started.
     ///
     /// ```
@@ -491,16 +490,16 @@ subjects! {
     /// # }
     /// ```
     Testing: is_testing,
-    /// Whether a setting of a dataset or loader cannot be used. [`DataError`](super::DataError) has the cases to act upon.
+    /// Whether a setting of a dataset or loader cannot be used, or samples cannot. [`DataError`](super::DataError) has the cases to act upon.
     ///
     /// ```
     /// use candle_headroom::batch::Division;
     ///
     /// assert!(Division::weighted([0, 0]).unwrap_err().is_data());
     /// ```
-    Data: is_data,
-    /// Whether a setting of checkpoints, or a name or value to save, cannot be used. [`CheckpointError`](super::CheckpointError) has the
-    /// cases to act upon.
+    Data | Data: is_data,
+    /// Whether a setting of checkpoints, or a name or value to save, cannot be used, or a checkpoint cannot be written, found or loaded.
+    /// [`CheckpointError`](super::CheckpointError) has the cases to act upon.
     ///
     /// ```
     /// # #[cfg(feature = "checkpoint")] {
@@ -510,9 +509,9 @@ subjects! {
     /// assert!(error.is_checkpoint());
     /// # }
     /// ```
-    Checkpoint: is_checkpoint,
-    /// Whether ranks cannot form a group, called different methods, or have no engine for a device. [`GroupError`](super::GroupError) has the
-    /// cases to act upon.
+    Checkpoint | Checkpoint: is_checkpoint,
+    /// Whether ranks cannot form a group, differ in what they do, or have no engine for a device, or the group cannot go on.
+    /// [`GroupError`](super::GroupError) has the cases to act upon.
     ///
     /// ```
     /// # #[cfg(feature = "distributed")] {
@@ -522,7 +521,7 @@ subjects! {
     /// assert!(Group::builder().variables(variables).open().unwrap_err().is_group());
     /// # }
     /// ```
-    Group: is_group,
+    Group | Group: is_group,
 }
 
 impl Invalid {
@@ -538,6 +537,12 @@ impl Invalid {
     pub(crate) fn showing(self, cause: impl Into<BoxedError>) -> Self {
         let cause = Some(cause.into());
         Self { cause, ..self }
+    }
+
+    /// With the text of an error, which is behind it.
+    pub(crate) fn of(subject: Subject, error: impl Into<BoxedError>) -> Self {
+        let error = error.into();
+        Self::new(subject, error.to_string()).showing(error)
     }
 
     pub(super) fn shown(&self) -> Option<&(dyn StdError + 'static)> {
@@ -594,4 +599,39 @@ pub(crate) fn no_match(pattern: &str) -> Error {
         Parameter,
         "`allow_unreached`: no parameter has a name that matches `{pattern}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
     )
+}
+
+/// The group was used after it had failed.
+pub(crate) fn failed_before(reason: &impl fmt::Display) -> Error {
+    let text = "continue from a checkpoint in a new process";
+    GroupError::Broken(format!(
+        "the group of ranks has failed before ({reason}): {text}"
+    ))
+    .into()
+}
+
+/// An engine failed, with its version and its own words.
+pub(crate) fn engine_failed(engine: &str, operation: &str, reason: &impl fmt::Display) -> Error {
+    GroupError::Broken(format!("{engine} failed in {operation}: {reason}")).into()
+}
+
+/// These ranks have not joined in time, while rank 0 has waited for so long.
+pub(crate) fn missing(ranks: &[usize], size: usize, waited: Duration) -> Error {
+    invalid!(
+        Group,
+        "{} did not join within {waited:?}: check that each of the {size} ranks was started, with the same address of rank 0",
+        ranks_text(ranks)
+    )
+}
+
+/// Models, options or the data of an update differ between the ranks. Shows the first of the differences and the number of the others.
+pub(crate) fn different(what: &str, mut differences: Vec<String>) -> Error {
+    const MOST: usize = 8;
+    let hidden = differences.len().saturating_sub(MOST);
+    differences.truncate(MOST);
+    if hidden > 0 {
+        differences.push(format!("and {hidden} more"));
+    }
+    let differences = differences.join("; ");
+    invalid!(Group, "the ranks differ in {what}: {differences}")
 }

@@ -4,12 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bytesize::ByteSize;
-
 use super::training::listed;
 
-/// Samples cannot be read, or are not what was declared. Settings that cannot be used, samples that cannot be made into a batch, and panics
-/// are [`Invalid`](super::Invalid), for which [`is_data`](super::Error::is_data) holds.
+/// Samples cannot be read, or a loader does not continue a saved run. Settings that cannot be used, batches that are not what was declared, and
+/// panics are [`Invalid`](super::Invalid); [`is_data`](super::Error::is_data) holds for both.
 ///
 /// ```
 /// # #[cfg(feature = "data")] {
@@ -43,15 +41,6 @@ pub enum DataError {
         /// Why not.
         reason: BoxedError,
     },
-    /// More samples failed than `skip_failures` allows; the last one with this error.
-    #[error("{reason}; {skipped} samples were skipped before, as many as `skip_failures` allows")]
-    #[non_exhaustive]
-    TooManySkipped {
-        /// Number of samples that were skipped.
-        skipped: usize,
-        /// The error of the sample that was not.
-        reason: BoxedError,
-    },
     /// A file does not hold what it should, or cannot be read.
     #[error("{}{}: {problem}", path.display(), at(*.offset))]
     #[non_exhaustive]
@@ -65,70 +54,19 @@ pub enum DataError {
         /// The operating system's error, if it is one.
         reason: Option<io::Error>,
     },
-    /// A saved position belongs to another loader: each difference, with both values.
-    #[error(
-        "the saved position does not fit loader `{loader}`: {}; build the loader as the run did that saved it, or with \
-         `.accept_changed_data()`",
-        .differences.join(", ")
-    )]
-    #[non_exhaustive]
-    Position {
-        /// The loader.
-        loader: String,
-        /// What differs.
-        differences: Vec<String>,
-    },
-    /// A trainer whose state was loaded got a batch that does not begin where its saved run stopped. Nothing was trained.
-    #[error(
-        "the trainer's saved run stopped before {saved} of loader `{loader}`, and the loader was at {found}: call \
-         `loader.resume(&trainer)` after the trainer's state is loaded, or build the loader with `.accept_changed_data()`"
-    )]
-    #[non_exhaustive]
-    NotResumed {
-        /// The loader.
-        loader: String,
-        /// The place of the saved run's next batch.
-        saved: String,
-        /// Where the loader stood before the batch.
-        found: String,
-    },
-    /// A trainer whose state was loaded got a loader that the saved run did not have, and no loader continues what it had. Nothing was
-    /// trained.
-    #[error(
-        "the saved run did not read loader `{loader}`, and no loader continues {}: give the loader its saved name with `.name(…)`, resume \
-         the saved loaders first, or build a new one with `.accept_changed_data()`",
-        .saved.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-    )]
-    #[non_exhaustive]
-    Renamed {
-        /// The loader.
-        loader: String,
-        /// The names of the saved run's loaders.
-        saved: Vec<String>,
-    },
-    /// A batch is not what was declared.
-    #[error("{dataset}: {}tensor `{tensor}` {found}, expected {expected}", of(*.index))]
-    #[non_exhaustive]
-    Unexpected {
-        /// The dataset.
-        dataset: String,
-        /// The sample's index in it, if it is one sample's fault.
-        index: Option<usize>,
-        /// The tensor, by the name or the place that its check has.
-        tensor: String,
-        /// What it has.
-        found: String,
-        /// What was declared.
-        expected: String,
-    },
+    /// A loader does not continue where the saved run stopped: it is another one, or stands elsewhere. Nothing was trained.
+    #[error("{0}")]
+    Position(String),
 }
 
 impl DataError {
-    pub(crate) fn renamed(loader: &str, saved: Vec<String>) -> Self {
-        Self::Renamed {
-            loader: loader.to_owned(),
-            saved,
-        }
+    /// The saved run did not have this loader, and no loader continues those that it had.
+    pub(crate) fn renamed(loader: &str, saved: &[String]) -> Self {
+        Self::Position(format!(
+            "the saved run did not read loader `{loader}`, and no loader continues `{}`: give the loader its saved name with `.name(…)`, \
+             resume the saved loaders first, or build a new one with `.accept_changed_data()`",
+            saved.join("`, `")
+        ))
     }
 
     pub(crate) fn file(
@@ -156,10 +94,6 @@ impl DataError {
 
 fn at(offset: Option<u64>) -> String {
     offset.map_or_else(String::new, |offset| format!(" at byte {offset}"))
-}
-
-fn of(index: Option<usize>) -> String {
-    index.map_or_else(String::new, |index| format!("sample {index}, "))
 }
 
 /// An error of any type.
@@ -223,7 +157,7 @@ impl fmt::Display for Skipped {
 }
 
 /// A checkpoint cannot be written, found or loaded. After an error of loading nothing has changed. Settings, names and values that cannot be
-/// used are [`Invalid`](super::Invalid), for which [`is_checkpoint`](super::Error::is_checkpoint) holds.
+/// used, and another rank's error, are [`Invalid`](super::Invalid); [`is_checkpoint`](super::Error::is_checkpoint) holds for both.
 ///
 /// ```
 /// # #[cfg(feature = "checkpoint")] {
@@ -244,7 +178,8 @@ impl fmt::Display for Skipped {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The operating system refused an operation on a file or a folder. A checkpoint that could not be read may be intact.
+    /// An operation on a file or a folder was refused: by the operating system, or because another version of this crate wrote it, or a link is
+    /// there. A checkpoint that could not be read may be intact.
     #[error("cannot {action} {}: {reason}", path.display())]
     #[non_exhaustive]
     File {
@@ -252,7 +187,7 @@ pub enum CheckpointError {
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The operating system's error.
+        /// The operating system's error, or this crate's.
         reason: io::Error,
     },
     /// Another `Checkpoints` writes to the folder, in this process or another one.
@@ -262,24 +197,6 @@ pub enum CheckpointError {
         .0.display()
     )]
     InUse(PathBuf),
-    /// The lock of a run's folder is a link or no regular file. Nothing was written to it.
-    #[error(
-        "{} is a link or no regular file, and a run writes its lock there: remove it, or use another folder",
-        .0.display()
-    )]
-    ForeignLock(PathBuf),
-    /// The folder holds checkpoints, and the run began without them.
-    #[error(
-        "{} holds step {step}, and this run did not resume from it: call `resume` before the first step, or use another folder",
-        folder.display()
-    )]
-    #[non_exhaustive]
-    NotResumed {
-        /// The folder.
-        folder: PathBuf,
-        /// The highest step in it.
-        step: u64,
-    },
     /// Files are not what the manifest says, or cannot be read.
     #[error("{} is damaged: {problem}; load an older checkpoint, or another copy of this one", path.display())]
     #[non_exhaustive]
@@ -288,20 +205,6 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What is wrong, with the file's name.
         problem: String,
-    },
-    /// Another version of this crate wrote the checkpoint, in a format that this one does not read.
-    #[error(
-        "{} has version {found}, this crate reads version {supported}: use the version that wrote it, or move it away",
-        path.display()
-    )]
-    #[non_exhaustive]
-    Version {
-        /// The checkpoint.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// The version that this crate reads.
-        supported: u32,
     },
     /// All checkpoints of a folder are damaged.
     #[error(
@@ -331,29 +234,6 @@ pub enum CheckpointError {
         /// Parameters whose shape or type differs, with both.
         unfit: Vec<String>,
     },
-    /// Loading needs more host memory than there is.
-    #[error(
-        "loading {} needs {} of host memory, and there are {}: free memory, or raise the limit of `DeviceMemory::host()`",
-        path.display(), ByteSize(*bytes), ByteSize(*available)
-    )]
-    #[non_exhaustive]
-    Memory {
-        /// The checkpoint or file.
-        path: PathBuf,
-        /// The bytes that are needed.
-        bytes: u64,
-        /// The bytes that there are, within the limit and the machine's free memory.
-        available: u64,
-    },
-    /// Another rank could not write a checkpoint.
-    #[error("rank {rank} could not write a checkpoint: {reason}")]
-    #[non_exhaustive]
-    Peer {
-        /// The rank.
-        rank: usize,
-        /// Its error, as text.
-        reason: String,
-    },
 }
 
 impl CheckpointError {
@@ -365,11 +245,6 @@ impl CheckpointError {
             path,
             reason,
         }
-    }
-
-    /// What other ranks hear of a rank's error.
-    pub(crate) fn peer(rank: usize, reason: String) -> Self {
-        Self::Peer { rank, reason }
     }
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {

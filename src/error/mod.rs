@@ -8,7 +8,7 @@
 //! | Did memory run out, so that less work may fit? | [`Error::resource_exhausted`] | [`ErrorExt::resource_exhausted`] |
 //! | Is the device lost to this process? | [`Error::device_fault`] | [`ErrorExt::device_fault`] |
 //! | What would help with a driver's status? | [`Error::remedy`] | [`ErrorExt::remedy`] |
-//! | What cannot be used? | [`Error::is_batch`] and its like | |
+//! | What is it about? | [`Error::is_batch`] and its like | |
 //! | Is it my own error? | [`Error::downcast_ref`], [`Error::downcast`] | |
 //!
 //! # Guarantees
@@ -49,10 +49,12 @@ pub use classify::ErrorExt;
 pub use codes::DeviceFault;
 pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
 pub(crate) use error::{
-    Subject, invalid, listed_twice, no_match, not_scalar, nothing_to_train, untrainable,
+    Subject, different, engine_failed, failed_before, invalid, listed_twice, missing, no_match,
+    not_scalar, nothing_to_train, untrainable,
 };
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use files::{BoxedError, CheckpointError, DataError, OutputError, Skipped};
-pub use training::{CutCause, GroupError, LossError, MemoryError, StateError};
+pub(crate) use training::ranks_text;
+pub use training::{CutCause, DependsOnCut, GroupError, StateError};
 pub use unreached::UnreachedParameters;

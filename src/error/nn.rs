@@ -1,7 +1,7 @@
 use std::io;
 
 use crate::error::classify::AnyError;
-use crate::error::{Error, LossError, Phase, UnreachedParameters, no_match, not_scalar};
+use crate::error::{Error, Invalid, Phase, Subject, UnreachedParameters, no_match};
 use crate::nn::{AuditError, RecomputeError, SecondRun};
 
 pub use crate::nn::modules::by_module;
@@ -38,17 +38,12 @@ pub fn shown(error: &AnyError) -> Option<&AnyError> {
 impl From<AuditError> for Error {
     fn from(error: AuditError) -> Self {
         match error {
-            AuditError::NotScalar(shape) => not_scalar(&shape),
-            AuditError::NotRepeatable(first, second) => {
-                LossError::NotRepeatable(first, second).into()
-            }
             AuditError::Unreached { names, others, .. } => {
                 UnreachedParameters::new(names, others).into()
             }
-            AuditError::Wrong(names) => LossError::WrongGradients(names).into(),
             AuditError::NoMatch(pattern) => no_match(&pattern),
             AuditError::Candle(error) => error.into(),
-            other => Self::external(other),
+            loss => Invalid::of(Subject::Loss, loss).into(),
         }
     }
 }

@@ -12,7 +12,7 @@ use candle_core::Device;
 use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 
 use super::limit::{Backing, Limit, MemoryStats};
-use crate::error::{Cause, MemoryError, MemoryReading, Neighbour, Result, invalid};
+use crate::error::{Cause, MemoryReading, Neighbour, Result, invalid};
 
 /// The memory of one device: its capacity, its use, and its limit.
 ///
@@ -137,8 +137,8 @@ impl DeviceMemory {
     /// Raises or lowers the limit for every handle of this device. Trainers follow at their next micro-batch. On a GPU a hard limit
     /// stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
-    /// It waits for the work that is queued on the device. A limit below the bytes in use is
-    /// [`MemoryError::BelowUse`], which has both numbers; drop tensors first, or ask for more.
+    /// It waits for the work that is queued on the device. A limit below the bytes in use is an error with both numbers; drop tensors first, or
+    /// ask for more.
     ///
     /// ```no_run
     /// use candle_headroom::memory::Limit;
@@ -165,7 +165,11 @@ impl DeviceMemory {
         if let (Some(limit), Some(in_use)) = (bytes, self.in_use())
             && limit < in_use
         {
-            return Err(MemoryError::BelowUse { limit, in_use }.into());
+            let (limit, in_use) = (ByteSize(limit), ByteSize(in_use));
+            return Err(invalid!(
+                Memory,
+                "a limit of {limit} is below the {in_use} in use already: raise it, or set it before building the model"
+            ));
         }
         backing.set_limit(bytes)?;
         *current = CurrentLimit { asked, bytes };

@@ -16,7 +16,7 @@ use super::SystemMemory;
 use super::allocator::COUNTERS;
 use super::device::{CurrentLimit, DeviceMemory};
 use super::limit::{AUTO_FRACTION, Backing, Enforcement, Limit, MemoryStats, Room};
-use crate::error::{MemoryError, MemoryReading, Result};
+use crate::error::{MemoryReading, Result, invalid};
 use crate::files;
 
 /// Never dropped, since the counters and their peaks are process-wide.
@@ -119,9 +119,8 @@ impl HostMemoryBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError`] for a limit without the tracking allocator or below the present use; otherwise
-    /// ([`is_memory`](crate::Error::is_memory)) for another limit than the one in force, a fraction outside (0, 1], or [`Limit::Auto`] on a
-    /// machine that does not report its memory. Nothing has changed then.
+    /// A limit without the tracking allocator or below the present use, another limit than the one in force, a fraction outside (0, 1], or
+    /// [`Limit::Auto`] on a machine that does not report its memory ([`is_memory`](crate::Error::is_memory)). Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         static OPENING: Mutex<()> = Mutex::new(());
         let _opening = OPENING.lock();
@@ -172,7 +171,12 @@ impl Backing for Host {
 
     fn room(&self) -> Result<Room> {
         let in_use = self.usage().in_use;
-        let in_use = in_use.ok_or(MemoryError::AllocatorNotInstalled)?;
+        let Some(in_use) = in_use else {
+            return Err(invalid!(
+                Memory,
+                "only the tracking allocator can limit host memory: add these two lines to the program:\n    #[global_allocator]\n    static ALLOCATOR: candle_headroom::TrackingAllocator = candle_headroom::TrackingAllocator::system();"
+            ));
+        };
         let system = SystemMemory::read();
         Ok(Room {
             total: system.capacity(),

@@ -124,8 +124,8 @@ impl<O: Commit> GradientAccumulator<O> {
     ///   [`reach_within`](super::GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is
     ///   left as it was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is
     ///   missing;
-    /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
-    ///   that left everything as it was: `update` can be called again;
+    /// - an [error of the loss](Error::is_loss) if no parameter received a gradient, and any error that left everything as it was: `update` can be
+    ///   called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are
     ///   not applied twice, and everything else fails, saving too, until state is [loaded](super::Resumable::load_state) or the
     ///   [optimizer replaced](Self::replace_optimizer).
@@ -226,7 +226,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// ```
     ///
     /// # Errors
-    /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's.
+    /// An [error of the loss](Error::is_loss) if no parameter has a gradient, or candle's.
     pub fn gradients(&self) -> Result<GradStore> {
         self.slots.gradients(false)
     }

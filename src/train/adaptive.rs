@@ -86,22 +86,22 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
     /// - the error in place of a batch;
     /// - a batch without samples, or whose parts disagree ([`is_batch`](Error::is_batch)), a loss that cannot be used
-    ///   ([`is_loss`](Error::is_loss)), [`LossError`](crate::error::LossError);
+    ///   ([`is_loss`](Error::is_loss));
     /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update if a parameter received no gradient;
     ///   see [`allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached);
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
-    /// - [`DataError::NotResumed`](crate::error::DataError::NotResumed) if state was loaded and the batch's loader does not continue where the
-    ///   saved run stopped, and [`Renamed`](crate::error::DataError::Renamed) if that run had no loader of its name;
+    /// - [`DataError::Position`](crate::error::DataError::Position) if state was loaded and the batch's loader does not continue where the
+    ///   saved run stopped, or that run had no loader of its name;
     /// - any other error of candle or of `f`, at once and unchanged;
     /// - [`WindowLost`](crate::error::WindowLost) if batches that were [accumulated](Self::accumulate) before were lost with this one;
     /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
     ///
-    /// With a group, also [`GroupError`](crate::error::GroupError):
-    /// - `PeerFailed` if another rank failed, `Different` if ranks make other updates, or if their batches are not parts of one batch of equal
-    ///   [`Loader`](crate::data::Loader)s, and [`is_group`](Error::is_group) if they make other calls: no rank has updated;
-    /// - `Diverged` if the parameters of ranks differ;
-    /// - `PeerLost` if a rank is lost: this rank may or may not have applied the update. Continue from a checkpoint; later calls fail with `Broken`.
+    /// With a group, also [errors of it](Error::is_group):
+    /// - [`PeerFailed`](crate::error::GroupError::PeerFailed) if another rank failed, and others if ranks make other updates or other calls, if
+    ///   their batches are not parts of one batch of equal [`Loader`](crate::data::Loader)s, or if their parameters differ: no rank has updated;
+    /// - [`PeerLost`](crate::error::GroupError::PeerLost) if a rank is lost: this rank may or may not have applied the update. Continue from a
+    ///   checkpoint; later calls fail with `Broken`.
     pub fn step<I: StepInput, L: Into<Loss>>(
         &mut self,
         batch: I,
@@ -387,7 +387,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom::error::{CutCause, Error, LossError};
+    /// use candle_headroom::error::{CutCause, Error};
     /// use candle_headroom::{AdamW, AdaptiveTrainer, Loss};
     /// use candle_nn::{Module, VarBuilder, VarMap, linear};
     ///
@@ -407,8 +407,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// // A mean over what is kept counts as a mean over samples.
     /// let wrong = trainer.check_cut(&batch, |(x, keep), _| Ok(mean(&x, &keep)?.0));
-    /// let Err(Error::Loss(error)) = wrong else { panic!("{wrong:?}") };
-    /// assert!(matches!(*error, LossError::DependsOnCut { cause: CutCause::Weights, .. }));
+    /// let Err(Error::DependsOnCut(error)) = wrong else { panic!("{wrong:?}") };
+    /// assert_eq!(error.cause, CutCause::Weights);
     /// // With its weight it does not depend on the cut.
     /// let right = trainer.check_cut(&batch, |(x, keep), _| {
     ///     let (mean, count) = mean(&x, &keep)?;
@@ -419,7 +419,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// ```
     ///
     /// # Errors
-    /// - [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut) names the likely cause and the remedy;
+    /// - [`DependsOnCut`](crate::error::DependsOnCut) names the likely cause and the remedy;
     /// - those of a batch or a loss that cannot be used, as in [`step`](Self::step), and any other error of candle or of `f`;
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if not even two or three samples fit.
     pub fn check_cut<I: StepInput, L: Into<Loss>>(

@@ -358,7 +358,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///
     /// By default, at the end of the first batch that was cut and before its update, the trainer calls the closure again
     /// with the first samples, at most 7 and no more than were computed at once: all together twice, then in two parts. If the gradients
-    /// differ by more than rounding explains, the step fails with [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut),
+    /// differ by more than rounding explains, the step fails with [`DependsOnCut`](crate::error::DependsOnCut),
     /// because micro-batches would train another function than whole batches. What was found is in
     /// [`StepReport::cut_check`](super::StepReport::cut_check). [`check_cut`](AdaptiveTrainer::check_cut) has the details.
     ///
@@ -450,8 +450,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
     ///   [`measured_shares(0)`](Self::measured_shares) ([`is_policy`](crate::Error::is_policy));
-    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `SameDevice` for two ranks, `PeerFailed`,
-    ///   `PeerLost`; no engine for the device, or ranks that make other calls ([`is_group`](crate::Error::is_group)).
+    /// - with a group, [errors of it](crate::Error::is_group): different models or options, one GPU for two ranks, no engine for the device,
+    ///   ranks that make other calls, [`PeerFailed`](crate::error::GroupError::PeerFailed), [`PeerLost`](crate::error::GroupError::PeerLost).
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.

@@ -7,7 +7,7 @@ use candle_core::{DType, Device};
 use super::loss::scalar;
 use super::slots::{Contribution, Slots};
 use crate::batch::{CutCheck, CutFinding, Engine, Event};
-use crate::error::{CutCause, Error, LossError, Result};
+use crate::error::{CutCause, DependsOnCut, Error, Result};
 use crate::memory::{recover, unmask};
 
 /// Samples of the first comparison.
@@ -83,11 +83,7 @@ impl Checks {
 
 /// Whether a check ends the step: what it found, a lost device, or calls of a group, which come out of step with the other ranks'.
 fn is_final(error: &Error) -> bool {
-    match error {
-        Error::Loss(error) => matches!(**error, LossError::DependsOnCut { .. }),
-        Error::DeviceFault(_) | Error::Group(_) => true,
-        error => error.is_group(),
-    }
+    matches!(error, Error::DependsOnCut(_) | Error::DeviceFault(_)) || error.is_group()
 }
 
 /// Whether so many samples should fit, if fewer were ever computed at once.
@@ -114,7 +110,7 @@ const SEEDS: u64 = 8;
 /// difference of the gradients is the noise of rounding.
 ///
 /// # Errors
-/// [`LossError::DependsOnCut`], and those of `run`.
+/// [`DependsOnCut`], and those of `run`.
 pub(super) fn compare(
     samples: usize,
     run: &mut dyn FnMut(Range<usize>, u64) -> Result<Side>,
@@ -163,7 +159,7 @@ pub(super) fn compare(
     if is_too_coarse {
         return undecided("rounding changes the gradients too much");
     }
-    Err(LossError::DependsOnCut {
+    Err(DependsOnCut {
         samples,
         cut_at,
         whole: whole.loss,

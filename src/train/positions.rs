@@ -162,12 +162,12 @@ impl Awaited {
                 continue;
             }
             let error = match saved {
-                None if !unclaimed.is_empty() => DataError::renamed(&loader, unclaimed),
-                saved => DataError::NotResumed {
-                    loader,
-                    saved: saved.unwrap_or_default().to_string(),
-                    found: begin.to_string(),
-                },
+                None if !unclaimed.is_empty() => DataError::renamed(&loader, &unclaimed),
+                saved => DataError::Position(format!(
+                    "the trainer's saved run stopped before {} of loader `{loader}`, and the loader was at {begin}: call \
+                     `loader.resume(&trainer)` after the trainer's state is loaded, or build the loader with `.accept_changed_data()`",
+                    saved.unwrap_or_default()
+                )),
             };
             return Err(error.into());
         }

@@ -14,8 +14,7 @@ use super::flat::{Flat, Layout, Slot};
 use super::loss::Weighted;
 use crate::batch::run_phase;
 use crate::error::{
-    Error, LossError, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train,
-    untrainable,
+    Error, Phase, Result, UnreachedParameters, invalid, listed_twice, nothing_to_train, untrainable,
 };
 use crate::optim::{Parameter, Shard, blend, check_shape};
 use crate::testing;
@@ -176,7 +175,10 @@ impl Slots {
             store.insert(var, gradient);
         }
         if store.get_ids().next().is_none() {
-            return Err(LossError::Disconnected.into());
+            return Err(invalid!(
+                Loss,
+                "no Var received a gradient from the loss: an operation without a backward pass (`softmax_last_dim`, fused norms, `detach`) lies between, or the optimizer was given other Vars than the model uses"
+            ));
         }
         Ok(store)
     }

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
 use candle_headroom::distributed::Group;
-use candle_headroom::error::{CheckpointError, GroupError};
+use candle_headroom::error::{Cause, GroupError, Phase, Resource};
 use candle_headroom::memory::Limit;
 use candle_headroom::optim::{Parameter, ParamsSgd, StateDict};
 use candle_headroom::train::Resumable;
@@ -63,10 +63,15 @@ fn it_is_copied_if_there_is_room_and_else_written_in_place() {
 
     // Loading keeps the values that it replaces until it has succeeded.
     let error = checkpoints.resume_trainer(&mut trainer).unwrap_err();
-    let Error::Checkpoint(error) = error else {
-        panic!("{error}")
-    };
-    assert!(matches!(*error, CheckpointError::Memory { .. }), "{error}");
+    let exhausted = error.resource_exhausted().expect("an exhaustion");
+    let is = (exhausted.resource, exhausted.cause, exhausted.phase);
+    assert_eq!(is, (Resource::HostMemory, Cause::Limit, Some(Phase::Load)));
+    let path = temporary.path().join("step-000000002");
+    let remedy = exhausted.remedies[0].to_string();
+    assert!(
+        remedy.contains(&format!("loading {}", path.display())),
+        "{remedy}"
+    );
 
     memory.set_limit(limit).unwrap();
     let report = step(&mut trainer);
@@ -261,10 +266,7 @@ fn resume_with(ranks: usize, room: u64, bytes: usize) -> Vec<Error> {
 /// The bytes for which a rank found no room.
 fn wanted(error: &Error) -> u64 {
     match error {
-        Error::Checkpoint(error) => match **error {
-            CheckpointError::Memory { bytes, .. } => bytes,
-            _ => panic!("{error}"),
-        },
+        Error::ResourceExhausted(exhausted) => exhausted.bytes.requested.unwrap(),
         _ => panic!("{error}"),
     }
 }

@@ -123,18 +123,12 @@ fn ranks_that_did_not_join_are_named_on_each_that_did() {
     let errors: Vec<_> = thread::scope(|scope| {
         let threads =
             [0, 2].map(|rank| scope.spawn(move || open(rank, 4, port, limit).unwrap_err()));
-        threads
-            .map(|thread| group_error(thread.join().unwrap()))
-            .into()
+        threads.map(|thread| thread.join().unwrap()).into()
     });
     for error in errors {
-        assert!(
-            error
-                .to_string()
-                .starts_with("ranks 1 and 3 did not join within 3s:"),
-            "{error}"
-        );
-        assert!(matches!(error, GroupError::Missing { ranks, size: 4, .. } if ranks == [1, 3]));
+        let text = "ranks 1 and 3 did not join within 3s: check that each of the 4 ranks";
+        assert!(error.to_string().starts_with(text), "{error}");
+        assert!(error.is_group());
     }
 }
 
@@ -399,7 +393,7 @@ fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
                 assert!(began.elapsed() < LONG);
                 assert!(matches!(
                     group_error(group.barrier().unwrap_err()),
-                    GroupError::Broken(_)
+                    GroupError::Broken(text) if text.contains("has failed before")
                 ));
                 Some(error)
             }

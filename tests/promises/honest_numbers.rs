@@ -3,10 +3,11 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{BatchProcessor, Event, Halving, Samples};
-use candle_headroom::error::{Cause, Phase};
+use candle_headroom::error::{Cause, Phase, Resource};
 use candle_headroom::memory::{Limit, PEAK_ERROR};
 use candle_headroom::{
-    AccumulatingTrainer, AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, StepReport,
+    AccumulatingTrainer, AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, ResourceExhausted,
+    StepReport,
 };
 
 use crate::language::{by_sgd, language, text};
@@ -153,6 +154,25 @@ fn a_limit_that_one_sample_exceeds_is_an_error_with_the_numbers() {
     trainer
         .step(&batch, |(x, y), _| model.loss(&x, &y))
         .unwrap();
+}
+
+/// What another allocator says of its refusal stays, beside what is known of the memory.
+#[test]
+fn the_bytes_that_an_allocator_refused_are_in_the_error() {
+    let _alone = alone();
+    let (_, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
+    let failed = trainer.step(&text(1, 8), |_, _| -> candle_core::Result<Tensor> {
+        let mut refused = ResourceExhausted::new(Resource::PinnedMemory, Cause::Unknown);
+        refused.bytes.requested = Some(1 << 20);
+        Err(refused.into())
+    });
+    let error = failed.unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(exhausted.resource, Resource::PinnedMemory);
+    assert_eq!(exhausted.bytes.requested, Some(1 << 20));
+    assert!(exhausted.bytes.total.is_some());
 }
 
 #[test]

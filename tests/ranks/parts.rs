@@ -137,12 +137,15 @@ fn a_failure_of_one_rank_is_one_of_saving_on_all() {
             let Continue(Saving::Failed(error)) = saving else {
                 panic!("{saving:?}")
             };
-            let is_typed = match (error.downcast_ref(), group.rank()) {
-                (Some(CheckpointError::File { .. }), rank) => rank == 1,
-                (Some(CheckpointError::Peer { rank: 1, .. }), rank) => rank != 1,
-                _ => false,
+            let is_typed = match error.downcast_ref() {
+                Some(CheckpointError::File { .. }) => group.rank() == 1,
+                _ => error.is_checkpoint() && group.rank() != 1,
             };
             assert!(is_typed, "{error}");
+            let of_peer = error
+                .to_string()
+                .starts_with("rank 1 could not write a checkpoint: ");
+            assert_eq!(of_peer, group.rank() != 1, "{error}");
             assert!(checkpoints.last_error().is_some());
             assert!(armed.is_none_or(|armed| armed.fired() == 1));
             let before = format!("step-{:09}", 2 * point);

@@ -9,7 +9,7 @@ use candle_headroom::batch::{
     Batch, CutFinding, EventKind, Extent, Fixed, MicroBatch, Observer, TrainingEvent,
 };
 use candle_headroom::distributed::Group;
-use candle_headroom::error::{CutCause, GroupError, LossError, Phase};
+use candle_headroom::error::{CutCause, GroupError, Phase};
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 
@@ -129,16 +129,9 @@ fn a_loss_that_depends_on_the_cut_on_one_rank_leaves_all_as_they_were() {
         });
         let error = failed.expect_err("a sum");
         match (group.rank(), &error) {
-            (1, Error::Loss(error)) => assert!(
-                matches!(
-                    **error,
-                    LossError::DependsOnCut {
-                        cause: CutCause::Sum,
-                        ..
-                    }
-                ),
-                "{error}"
-            ),
+            (1, Error::DependsOnCut(error)) => {
+                assert_eq!(error.cause, CutCause::Sum, "{error}");
+            }
             (_, error) => match group_error(error) {
                 GroupError::PeerFailed { rank, reason, .. } => {
                     assert_eq!(*rank, 1);
@@ -409,7 +402,7 @@ fn a_rank_without_a_batch_is_named() {
         }
         let error = group.barrier().expect_err("the group has ended");
         assert!(
-            matches!(group_error(&error), GroupError::Broken(_)),
+            matches!(group_error(&error), GroupError::Broken(text) if text.contains("has failed before")),
             "{error}"
         );
         println!("noticed");
@@ -446,12 +439,12 @@ fn a_rank_that_diverges_is_named() {
                 continue;
             }
             let error = done.expect_err("compared");
-            match group_error(&error) {
-                GroupError::Diverged { ranks, updates, .. } => {
-                    assert_eq!((ranks.as_slice(), *updates), (&[1][..], 4))
-                }
-                other => panic!("{other}"),
-            }
+            let text =
+                "after 4 updates the parameters of rank 1 differ from those of the other ranks";
+            assert!(
+                error.is_group() && error.to_string().starts_with(text),
+                "{error}"
+            );
             break;
         }
     });
@@ -541,7 +534,7 @@ fn fails_after_the_exchange(is_sharded: bool) {
             assert_eq!(model.values(), before);
             let error = trainer.step(&batch, loss).expect_err("the group has ended");
             assert!(
-                matches!(group_error(&error), GroupError::Broken(_)),
+                matches!(group_error(&error), GroupError::Broken(text) if text.contains("has failed before")),
                 "{error}"
             );
         }

@@ -432,8 +432,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. One more is a
-    /// [`DataError::TooManySkipped`](crate::error::DataError::TooManySkipped). Batches with a skipped sample are smaller, and a batch without
+    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. One more is an
+    /// [error of data](crate::Error::is_data). Batches with a skipped sample are smaller, and a batch without
     /// any sample left does not come; with several ranks it is [empty](crate::data::Loaded::is_empty). Other samples stay in their batches, so a
     /// rank or a resumed run that can read the sample has the same batches.
     ///
@@ -468,7 +468,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
     /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
     ///
-    /// A batch that is not as declared is a [`DataError::Unexpected`](crate::error::DataError::Unexpected), which names the sample if the tensor has
+    /// A batch that is not as declared is an [error of data](crate::Error::is_data), which names the sample if the tensor has
     /// as many rows as the batch has samples. A rank without a part of the batch may have tensors without elements.
     ///
     /// ```

@@ -172,10 +172,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             false => (self.position.translated(saved, self.windows)).filter(|_| accepts),
         };
         let Some(position) = position else {
-            return Err(DataError::Position {
-                loader: self.reader.name.clone(),
-                differences: changes,
-            });
+            return Err(DataError::Position(format!(
+                "the saved position does not fit loader `{}`: {}; build the loader as the run did that saved it, or with \
+                 `.accept_changed_data()`",
+                self.reader.name,
+                changes.join(", ")
+            )));
         };
         self.begin = position.place();
         self.next = (position.epoch, position.window, position.batch);
@@ -270,13 +272,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     ///
     /// # Errors
     /// Those of [`load_state`](Self::load_state), unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called; and
-    /// [`DataError::Renamed`] if nothing is saved under this loader's name, while no loader has continued one that was saved.
+    /// [`DataError::Position`] if nothing is saved under this loader's name, while no loader has continued one that was saved.
     pub fn resume(&mut self, trainer: &(impl Consumer + ?Sized)) -> Result<Option<Continued>> {
         let name = &self.reader.name;
         let Some(saved) = trainer.position(name) else {
             let saved = trainer.unclaimed();
             if !saved.is_empty() && !self.reader.accepts_changes {
-                return Err(DataError::renamed(name, saved).into());
+                return Err(DataError::renamed(name, &saved).into());
             }
             // Also if it stands there: its first batch may have failed.
             let beginning = Position::new(self.position.data.clone());

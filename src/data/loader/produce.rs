@@ -105,11 +105,12 @@ impl<S, B: Tensors> Maker<S, B> {
                 Ok(())
             }
             Err(0) => Err(failed),
-            Err(skipped) => Err(DataError::TooManySkipped {
-                skipped,
-                reason: failed.into(),
+            Err(skipped) => {
+                let text = format!(
+                    "{failed}; {skipped} samples were skipped before, as many as `skip_failures` allows"
+                );
+                Err(Invalid::new(Subject::Data, text).showing(failed).into())
             }
-            .into()),
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::{Error, GroupError, Result, invalid};
+use crate::error::{Error, GroupError, Result, failed_before, invalid};
 use frame::{Frame, MOST, Refusal};
 pub(crate) use inbox::Deadline;
 use inbox::Inbox;
@@ -194,7 +194,7 @@ impl Control {
     /// Fails if the group has ended: with the reason if the caller has not seen it yet.
     fn refuse_if_broken(&self, what: &str) -> Result<()> {
         if let Some(reason) = self.failed.lock().clone() {
-            return Err(GroupError::Broken(reason).into());
+            return Err(failed_before(&reason));
         }
         let Some(refusal) = self.inbox.ended() else {
             return Ok(());
@@ -202,7 +202,7 @@ impl Control {
         let is_known = self.is_reported.load(Ordering::Relaxed);
         let error = self.error(refusal, what);
         match is_known {
-            true => Err(GroupError::Broken(error.to_string()).into()),
+            true => Err(failed_before(&error)),
             false => Err(error),
         }
     }

@@ -16,7 +16,7 @@ use super::Control;
 use super::frame::Frame;
 use super::inbox::Deadline;
 use super::link::{GUESTS, Guest, Link, is_pending, send};
-use crate::error::{Error, GroupError, Result, invalid};
+use crate::error::{Error, GroupError, Result, invalid, missing};
 
 /// The time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -180,17 +180,7 @@ impl Meeting {
             let ranks = ranks.clone();
             let _ = send(stream, &Reply::Missing { ranks, waited });
         }
-        self.missing(ranks, waited)
-    }
-
-    fn missing(&self, ranks: Vec<usize>, waited: Duration) -> Error {
-        let size = self.size;
-        GroupError::Missing {
-            ranks,
-            size,
-            waited,
-        }
-        .into()
+        missing(&ranks, self.size, waited)
     }
 
     /// As another rank: connects to rank 0, which may start later or again, at the first of its addresses that answers.
@@ -220,7 +210,7 @@ impl Meeting {
                     return Err(failed(&io::Error::other(format!("refused: {reason}"))));
                 }
                 Some(Ok((_, Reply::Missing { ranks, waited }))) => {
-                    return Err(self.missing(ranks, waited));
+                    return Err(missing(&ranks, self.size, waited));
                 }
                 Some(Err(error)) if matches!(error.kind(), TimedOut | InvalidData) => {
                     return Err(failed(&error));

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::distributed::control::Deadline;
 use crate::distributed::launch::Launch;
-use crate::error::{Error, GroupError, Result};
+use crate::error::{self, Error, Result, engine_failed};
 
 /// The time between two looks at the thread that initializes MPI.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -128,7 +128,7 @@ impl Mpi {
         let _turn = TURN.lock();
         if self.is_lost.load(Ordering::Relaxed) {
             let reason = "an earlier call did not end".to_owned();
-            return Err(engine_error(&self.version, operation, reason));
+            return Err(engine_failed(&self.version, operation, &reason));
         }
         let start = |request: &mut _| start(self.communicator, request);
         let done = finish(&self.version, operation, look, start);
@@ -147,7 +147,7 @@ impl Mpi {
     ) -> Result<Vec<u8>> {
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
-            .map_err(|e| engine_error(&self.version, operation, e.to_string()))?;
+            .map_err(|e| engine_failed(&self.version, operation, &e))?;
         let mut all = vec![0; bytes.len() * self.size];
         let bytes = bytes.to_vec();
         let (from, to): (*const c_void, *mut c_void) =
@@ -311,12 +311,7 @@ fn missing(launch: &Launch, waited: Duration) -> Error {
     };
     let (here, ranks): (Vec<_>, Vec<_>) = (0..size).partition(is_here);
     if launch.local_size == Some(size) && !ranks.is_empty() && !here.is_empty() {
-        return GroupError::Missing {
-            ranks,
-            size,
-            waited,
-        }
-        .into();
+        return error::missing(&ranks, size, waited);
     }
     let local = launch.local_size.map(|size| format!(" of {size}"));
     failed(format!(
@@ -339,18 +334,9 @@ fn checked(engine: &str, operation: &'static str, code: c_int) -> Result<()> {
         .get(..usize::try_from(length).unwrap_or_default())
         .unwrap_or_default();
     let text = String::from_utf8_lossy(text).into_owned();
-    Err(engine_error(engine, operation, text))
+    Err(engine_failed(engine, operation, &text))
 }
 
 fn failed(reason: String) -> Error {
-    engine_error("MPI", INITIALIZATION, reason)
-}
-
-pub(super) fn engine_error(engine: &str, operation: &'static str, reason: String) -> Error {
-    GroupError::Engine {
-        engine: engine.to_owned(),
-        operation,
-        reason,
-    }
-    .into()
+    engine_failed("MPI", INITIALIZATION, &reason)
 }

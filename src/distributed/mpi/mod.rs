@@ -25,9 +25,8 @@ use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::distributed::control::{Control, Deadline, Meeting};
 use crate::distributed::launch::Launch;
 use crate::elements::plain_mut;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, engine_failed};
 use crate::host;
-use library::engine_error;
 
 pub(super) use library::Mpi;
 
@@ -57,8 +56,7 @@ impl Mpi {
             Ok((listener, port))
         };
         let listener = (rank == 0).then(listen).transpose();
-        let listener =
-            listener.map_err(|e| engine_error(&self.version, "opening a port", e.to_string()))?;
+        let listener = listener.map_err(|e| engine_failed(&self.version, "opening a port", &e))?;
         let port = listener.as_ref().map_or(0, |(_, port)| *port);
         // The standard library keys its hashes with numbers from the system's source of random ones.
         let secret = [0, 1].map(|part| RandomState::new().hash_one((part, std::process::id())));
@@ -176,7 +174,7 @@ impl Call<'_> {
     fn run(&self, bytes: &mut [u8], dtype: DType) -> Result<()> {
         let (library, operation) = (&self.engine.library, self.operation);
         let (size, rank) = (library.size, library.rank);
-        let wrong = |reason: String| engine_error(&library.version, operation.name(), reason);
+        let wrong = |reason: String| engine_failed(&library.version, operation.name(), &reason);
         let look = || self.watch.check();
         let is_cut = !matches!(operation, Operation::Broadcast { .. });
         let width = dtype.size_in_bytes().max(1);

@@ -21,7 +21,7 @@ use super::library::{
 use crate::distributed::collectives::Watch;
 use crate::distributed::control::Control;
 use crate::environment::patience::Task;
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Error, Result, engine_failed, failed_before};
 use crate::memory::{Handle, drain};
 
 /// Polls without a pause, some microseconds; and the pause between later ones.
@@ -96,7 +96,7 @@ impl Communicator {
         let mut state = self.state.lock();
         let handle = match &*state {
             State::Live(handle) => *handle,
-            State::Failed(reason) => return Err(GroupError::Broken(reason.clone()).into()),
+            State::Failed(reason) => return Err(failed_before(reason)),
         };
         let turn = Turn {
             library: &self.library,
@@ -233,12 +233,7 @@ impl Turn<'_> {
 
     /// An error of the engine.
     pub(super) fn error(&self, reason: String) -> Error {
-        GroupError::Engine {
-            engine: self.library.name(),
-            operation: self.operation,
-            reason,
-        }
-        .into()
+        engine_failed(&self.library.name(), self.operation, &reason)
     }
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::distributed::control::Control;
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Error, Result, different, invalid, ranks_text};
 use crate::host;
 use crate::memory::recover;
 use crate::optim::blend;
@@ -42,8 +42,8 @@ struct Offer {
 /// has to leave it that room.
 ///
 /// # Errors
-/// The same on all ranks: [`SameDevice`](crate::error::GroupError::SameDevice), and [`Different`](crate::error::GroupError::Different)
-/// versions. Then [`Engine`](crate::error::GroupError::Engine) with NCCL's own error, and [`PeerLost`](crate::error::GroupError::PeerLost) on the other ranks.
+/// The same on all ranks: two that use one GPU, and different versions ([`is_group`](Error::is_group)). Then
+/// [`Broken`](crate::error::GroupError::Broken) with NCCL's own error, and [`PeerLost`](crate::error::GroupError::PeerLost) on the other ranks.
 pub(super) fn open(
     device: &Device,
     control: &Arc<Control>,
@@ -107,7 +107,7 @@ fn prepare(device: &Device, is_first: bool) -> Result<(Library, Arc<CudaContext>
 }
 
 /// Fails if ranks have other versions of NCCL than rank 0, or share a GPU.
-fn check(offers: &[Offer]) -> Result<(), GroupError> {
+fn check(offers: &[Offer]) -> Result<()> {
     let own = offers.first().map_or("", |first| first.version.as_str());
     let others = offers.iter().enumerate();
     let others = others.filter(|(_, offer)| offer.version != own);
@@ -115,8 +115,7 @@ fn check(offers: &[Offer]) -> Result<(), GroupError> {
         .map(|(rank, offer)| format!("rank 0 has NCCL {own}, rank {rank} {}", offer.version))
         .collect();
     if !differences.is_empty() {
-        let what = "the version of NCCL";
-        return Err(GroupError::Different { what, differences });
+        return Err(different("the version of NCCL", differences));
     }
     for offer in offers {
         let same = offers.iter().enumerate();
@@ -124,8 +123,12 @@ fn check(offers: &[Offer]) -> Result<(), GroupError> {
             same.filter(|(_, other)| (&other.gpu, &other.machine) == (&offer.gpu, &offer.machine));
         let ranks: Vec<_> = same.map(|(rank, _)| rank).collect();
         if ranks.len() > 1 {
-            let device = offer.gpu.clone();
-            return Err(GroupError::SameDevice { ranks, device });
+            return Err(invalid!(
+                Group,
+                "{} use one GPU ({}): give each rank its own, as `DeviceMemory::cuda(group.local_rank())` does, and start one rank for each GPU",
+                ranks_text(&ranks),
+                offer.gpu
+            ));
         }
     }
     Ok(())
@@ -327,9 +330,9 @@ mod tests {
             ("a", "2", "2.27.3"),
             ("a", "1", "2.27.3"),
         ];
-        let error = check(&offers(&same)).unwrap_err();
+        let error = check(&offers(&same)).unwrap_err().to_string();
         assert!(
-            matches!(&error, GroupError::SameDevice { ranks, device } if *ranks == [0, 2] && device == "1"),
+            error.starts_with("ranks 0 and 2 use one GPU (1): "),
             "{error}"
         );
         let versions = [("a", "1", "2.27.3"), ("a", "2", "2.18.1")];

@@ -23,7 +23,7 @@ use super::flat::Layout;
 use super::report::{Settings, StepReport};
 use crate::batch::{Engine, Measured, Processed};
 use crate::distributed::{Collectives, Group, Operation};
-use crate::error::{Error, GroupError, Result, UpdateInterrupted};
+use crate::error::{Error, Result, UpdateInterrupted, different};
 use crate::optim::{Commit, Parameter};
 
 impl<O: Commit> Core<O> {
@@ -156,6 +156,6 @@ fn compare(plans: &[Vec<String>]) -> Result<()> {
     }
     match differences.is_empty() {
         true => Ok(()),
-        false => Err(GroupError::different("model or options", differences).into()),
+        false => Err(different("model or options", differences)),
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Division, Fingerprint, Origin, Place};
 use crate::distributed::Group;
-use crate::error::{Error, GroupError, Result};
+use crate::error::{Error, Result, different, invalid, ranks_text};
 
 /// The name of the call in which ranks meet.
 pub(super) const CALL: &str = "update";
@@ -88,7 +88,7 @@ pub(super) fn check(statuses: &[Status]) -> Result<()> {
         }
     }
     if !differences.is_empty() {
-        return Err(GroupError::different("what they train", differences).into());
+        return Err(different("what they train", differences));
     }
     diverged(statuses, first.updates).map_or(Ok(()), Err)
 }
@@ -116,8 +116,13 @@ fn diverged(statuses: &[Status], updates: u64) -> Option<Error> {
     });
     let ranks = statuses.iter().enumerate();
     let ranks = ranks.filter(|(_, status)| status.values != right);
-    let ranks = ranks.map(|(rank, _)| rank).collect();
-    Some(GroupError::Diverged { ranks, updates }.into())
+    let ranks: Vec<_> = ranks.map(|(rank, _)| rank).collect();
+    Some(invalid!(
+        Group,
+        "after {updates} updates the parameters of {} differ from those of the other ranks: continue from a checkpoint, and look for \
+         work that differs between ranks, such as a learning rate set on one of them",
+        ranks_text(&ranks)
+    ))
 }
 
 /// How far this rank's update has come.
@@ -249,7 +254,7 @@ impl Data {
         }
         let all = group.collect_in("compare loaders", vec![self.clone()])?;
         let differences = differences(&all);
-        Err(GroupError::different("their data, so nothing was updated", differences).into())
+        Err(different("their data, so nothing was updated", differences))
     }
 }
 
@@ -329,19 +334,17 @@ mod tests {
     fn the_minority_has_diverged_and_in_a_tie_all_but_rank_0s() {
         for (values, expected) in [
             (&[5, 5, 5][..], None),
-            (&[5, 5, 7], Some(vec![2])),
-            (&[7, 5, 5], Some(vec![0])),
-            (&[5, 7], Some(vec![1])),
-            (&[1, 2, 3, 4], Some(vec![1, 2, 3])),
+            (&[5, 5, 7], Some("rank 2")),
+            (&[7, 5, 5], Some("rank 0")),
+            (&[5, 7], Some("rank 1")),
+            (&[1, 2, 3, 4], Some("ranks 1, 2 and 3")),
         ] {
-            let found = match check(&statuses(values)) {
-                Err(Error::Group(error)) => match *error {
-                    GroupError::Diverged { ranks, .. } => Some(ranks),
-                    _ => None,
-                },
-                _ => None,
-            };
-            assert_eq!(found, expected, "{values:?}");
+            let found = check(&statuses(values)).err();
+            let text = "after 0 updates the parameters of {} differ from those of the other ranks";
+            let expected = expected.map(|ranks| text.replace("{}", ranks));
+            let found = found.map(|error| error.to_string());
+            let found = found.as_ref().and_then(|found| found.split(':').next());
+            assert_eq!(found, expected.as_deref(), "{values:?}");
         }
     }
 

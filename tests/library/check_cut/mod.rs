@@ -7,7 +7,7 @@ mod wrong;
 
 use candle_core::{DType, Tensor};
 use candle_headroom::batch::{CutCheck, Fixed, MicroBatch};
-use candle_headroom::error::{CutCause, Error, LossError};
+use candle_headroom::error::{CutCause, Error};
 use candle_headroom::train::StepReport;
 use candle_headroom::{AdaptiveTrainer, Foreign, Loss};
 use candle_nn::SGD;
@@ -66,10 +66,7 @@ impl Case {
 /// The cause that the check names, if it found that the loss depends on the cut.
 fn cause(error: &Error) -> Option<CutCause> {
     match error {
-        Error::Loss(error) => match **error {
-            LossError::DependsOnCut { cause, .. } => Some(cause),
-            _ => None,
-        },
+        Error::DependsOnCut(error) => Some(error.cause),
         _ => None,
     }
 }

@@ -133,7 +133,7 @@ fn a_link_in_the_place_of_the_lock_is_refused() {
             other => panic!("{other}"),
         };
         assert!(
-            matches!(&error, CheckpointError::ForeignLock(at) if *at == lock),
+            matches!(&error, CheckpointError::File { action: "lock", path, .. } if *path == lock),
             "{error}"
         );
         assert!(error.to_string().contains("remove it"), "{error}");

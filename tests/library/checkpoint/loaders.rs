@@ -76,7 +76,7 @@ fn changed_data_is_an_error_unless_it_is_accepted() {
     read(&folder, numbers(10), 3).unwrap();
     let error = read(&folder, numbers(11), 99).unwrap_err();
     assert!(
-        matches!(&error, Error::Data(error) if matches!(**error, DataError::Position { .. })),
+        matches!(&error, Error::Data(error) if matches!(**error, DataError::Position(_))),
         "{error}"
     );
     let accepting = numbers(11).accept_changed_data();

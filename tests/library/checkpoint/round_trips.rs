@@ -241,11 +241,12 @@ fn a_new_run_in_the_folder_of_another_is_refused() {
         checkpoints.after(&report, &run.trainer).unwrap_err(),
         checkpoints.save_now(&run.trainer).unwrap_err(),
     ] {
-        assert!(error.to_string().contains("step 4") && error.to_string().contains("`resume`"));
-        assert!(matches!(
-            error.downcast_ref(),
-            Some(CheckpointError::NotResumed { step: 4, .. })
-        ));
+        let text = format!(
+            "{} holds step 4, and this run did not resume",
+            folder.display()
+        );
+        assert!(error.to_string().starts_with(&text), "{error}");
+        assert!(error.to_string().contains("`resume`") && error.is_checkpoint());
     }
     assert_eq!(names(&folder), ["step-000000002", "step-000000004"]);
     assert_eq!(

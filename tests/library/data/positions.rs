@@ -435,7 +435,7 @@ fn a_restored_trainer_refuses_batches_from_elsewhere() {
                     && text.contains("`loader.resume(&trainer)`"),
                 "{text}"
             );
-            assert!(matches!(error, DataError::NotResumed { .. }));
+            assert!(matches!(error, DataError::Position(_)));
         }
     }
     assert_eq!((trainer.updates(), trainer.samples()), (5, 0));
@@ -460,14 +460,11 @@ fn a_renamed_loader_is_refused() {
     let named = |name: &str| numbers(24).batch(2).shuffle(5).name(name).build().unwrap();
     let mut other = named("text");
     let error = data_error(other.resume(&trainer));
-    assert!(matches!(&error, DataError::Renamed { loader, .. } if loader == "text"));
-    assert!(
-        error.to_string().contains("no loader continues `data`"),
-        "{error}"
-    );
+    let text = "the saved run did not read loader `text`, and no loader continues `data`: ";
+    assert!(error.to_string().starts_with(text), "{error}");
     let batch = other.next().unwrap().unwrap();
     let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
-    assert!(matches!(error, DataError::Renamed { .. }), "{error}");
+    assert!(error.to_string().starts_with(text), "{error}");
     assert_eq!(trainer.updates(), 5);
 
     // Beside the saved loader a new one may begin, before or after that has given a batch.
@@ -507,8 +504,9 @@ fn changed_data_is_refused_or_reported() {
         let (mut trainer, _) = restored();
         let mut loader = change(same()).build().unwrap();
         let error = data_error(loader.resume(&trainer));
-        assert!(matches!(error, DataError::Position { .. }));
-        assert!(error.to_string().contains(expected), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("the saved position does not fit loader `data`: "));
+        assert!(text.contains(expected), "{text}");
         let whole = all(&mut loader).concat();
 
         let mut loader = change(same()).accept_changed_data().build().unwrap();
@@ -569,10 +567,9 @@ fn a_run_that_goes_back_to_its_beginning_reads_all() {
     // Forgotten.
     let batch = loader.next().unwrap().unwrap();
     let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
-    assert!(
-        matches!(&error, DataError::NotResumed { saved, .. } if saved == "batch 0 of window 0 of epoch 0"),
-        "{error}"
-    );
+    let text =
+        "the trainer's saved run stopped before batch 0 of window 0 of epoch 0 of loader `data`";
+    assert!(error.to_string().starts_with(text), "{error}");
     assert_eq!(trainer.updates(), 0);
 
     assert!(loader.resume(&trainer).unwrap().is_none());
@@ -586,7 +583,7 @@ fn a_run_that_goes_back_to_its_beginning_reads_all() {
     loader.resume(&trainer).unwrap();
     let batch = later.next().unwrap().unwrap();
     let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
-    assert!(matches!(&error, DataError::NotResumed { loader, .. } if loader == "later"));
+    assert!(error.to_string().contains("of loader `later`"), "{error}");
     assert!(later.resume(&trainer).unwrap().is_none());
     assert_eq!(train(&mut trainer, &mut later, 99).len(), 9);
 }
@@ -667,7 +664,7 @@ fn impossible_positions_are_refused() {
         saved[field] = u64::MAX.into();
         let saved = serde_json::from_value(saved).unwrap();
         let error = data_error(loader.load_state(&saved));
-        assert!(matches!(error, DataError::Position { .. }), "{error}");
+        assert!(matches!(error, DataError::Position(_)), "{error}");
         assert!(error.to_string().contains("at most 2^53"), "{error}");
         assert_eq!(all(&mut loader).concat().len(), 24, "{field}");
     }

@@ -130,7 +130,7 @@ fn no_text_holds_the_text_of_a_source() {
 #[test]
 fn causes_are_found_by_type_wherever_they_are_shown() {
     for error in [data(0), data(1)] {
-        assert!(matches!(error, Error::Data(_)), "{error}");
+        assert!(error.is_data(), "{error}");
         assert_eq!(error.downcast_ref(), Some(&Corrupt(3)), "{error}");
         assert!(error.downcast_ref::<DataError>().is_some());
     }

@@ -1,8 +1,7 @@
 //! A gradient that arrives and is wrong is found, by name. `tests/nn/slopes` tries each operation of candle's.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::error::LossError;
-use candle_headroom::nn::{Received, audit};
+use candle_headroom::nn::{AuditError, Received, audit};
 use candle_headroom::{Error, nn};
 use candle_nn::{Module, VarBuilder, VarMap, linear};
 
@@ -29,8 +28,9 @@ fn a_wrong_gradient_is_found_by_name() -> Result<()> {
         .unwrap();
     let error = Error::from(report.check().unwrap_err());
     let wrong = ["conv.bias", "conv.weight"].map(str::to_owned).to_vec();
+    assert!(error.is_loss(), "{error}");
     assert!(
-        matches!(&error, Error::Loss(error) if **error == LossError::WrongGradients(wrong)),
+        matches!(error.downcast_ref(), Some(AuditError::Wrong(names)) if *names == wrong),
         "{error}"
     );
     for var in report.of(Received::Wrong) {

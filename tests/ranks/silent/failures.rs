@@ -64,10 +64,15 @@ fn names(error: &Error, rank: usize) -> bool {
     match error {
         Error::Group(error) => match &**error {
             GroupError::PeerLost { ranks, .. } => *ranks == [rank],
-            GroupError::Missing { ranks, .. } => ranks.contains(&rank),
             _ => false,
         },
-        _ => false,
+        error => match error.to_string().split_once(" did not join within ") {
+            Some((ranks, _)) => {
+                let mut numbers = ranks.split(|c: char| !c.is_ascii_digit());
+                error.is_group() && numbers.any(|number| number == rank.to_string())
+            }
+            None => false,
+        },
     }
 }
 

@@ -4,18 +4,14 @@ mod loader;
 mod values;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::Error;
 use candle_headroom::data::{Check, Tensors, check};
-use candle_headroom::error::DataError;
 
 /// The error's text after "the batch: "; "" if there is none.
 fn problem(batch: &impl Tensors, checks: &[Check]) -> String {
     match check(batch, checks) {
         Ok(()) => String::new(),
         Err(error) => {
-            assert!(
-                matches!(&error, Error::Data(error) if matches!(**error, DataError::Unexpected { .. }))
-            );
+            assert!(error.is_data(), "{error}");
             let text = error.to_string();
             text.strip_prefix("the batch: ").unwrap().to_owned()
         }
