@@ -53,6 +53,42 @@ mod with_cuda {
         Ok(())
     }
 
+    /// Spans of a [`LayerMemory`] name the layer at the peak.
+    #[cfg(feature = "layers")]
+    #[test]
+    fn layers_at_the_peak() -> Result<()> {
+        use candle_headroom::layers::LayerMemory;
+        use tracing_subscriber::layer::SubscriberExt;
+
+        let peak = DryRun::on("RTX 4090").run(|| {
+            let memory = DeviceMemory::cuda(0).open()?;
+            let layers = LayerMemory::new(&memory);
+            let subscriber = tracing_subscriber::registry().with(layers.layer());
+            tracing::subscriber::with_default(subscriber, || {
+                let w = Var::zeros((1 << 10, 1 << 10), DType::F32, memory.device())?;
+                let vars = vec![w.clone()];
+                let optimizer = AdamW::builder(vars).build()?;
+                let mut trainer = AdaptiveTrainer::builder(optimizer)
+                    .memory(&memory)
+                    .build()?;
+                let x = Tensor::zeros((1 << 10, 1 << 10), DType::F32, memory.device())?;
+                let block = tracing::trace_span!("block");
+                let wide = tracing::trace_span!("wide");
+                trainer.step(&x, |x, _| {
+                    let _block = block.enter();
+                    let y = x.matmul(&w)?;
+                    // More than all the rest, and gone before the loss.
+                    wide.in_scope(|| Tensor::zeros(1 << 28, DType::F32, y.device()))?;
+                    y.sqr()?.mean_all()
+                })?;
+                Ok(())
+            })
+        })?;
+        assert_eq!(peak.at(), "step 1, forward, block.wide", "{peak}");
+        assert!(peak.tensor_bytes() >> 30 == 1, "{peak}");
+        Ok(())
+    }
+
     #[test]
     fn work_that_does_not_fit() -> Result<()> {
         let peak = DryRun::on("RTX 3060").run(|| {
