@@ -19,6 +19,9 @@ macro_rules! control {
     }};
 }
 
+/// What cudarc calls before each call.
+const CONTEXT: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
+
 /// The counts of a run.
 pub struct Counts(Value);
 
@@ -61,6 +64,17 @@ impl Counts {
         let mut kernels: Vec<_> = kernels.collect();
         kernels.sort_by_key(|(name, count, ..)| (std::cmp::Reverse(*count), *name));
         kernels
+    }
+
+    /// Calls of libcuda by function, the most frequent first, without [`CONTEXT`].
+    pub fn functions(&self) -> Vec<(&str, u64)> {
+        let functions = self.members("calls.functions").iter();
+        let functions = functions.filter(|(name, _)| !CONTEXT.contains(&name.as_str()));
+        let number = |number: &Value| number.as_u64().expect("a number");
+        let functions = functions.map(|(name, calls)| (name.as_str(), number(calls)));
+        let mut functions: Vec<_> = functions.collect();
+        functions.sort_by_key(|(name, calls)| (std::cmp::Reverse(*calls), *name));
+        functions
     }
 
     /// Launches of kernels whose names begin like this: those of more than one element, and of one.

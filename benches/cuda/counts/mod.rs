@@ -80,7 +80,7 @@ fn numbers(counts: &Counts, nodes: Option<usize>) -> Numbers {
 
 /// An optimizer of one of the two kinds.
 enum Update {
-    Ours(AdamW),
+    Ours(Box<AdamW>),
     Candles(candle_nn::AdamW),
 }
 
@@ -100,7 +100,7 @@ impl Kind {
 
     fn update(self, vars: Vec<Var>) -> candle_headroom::Result<Update> {
         Ok(match self {
-            Self::Ours => Update::Ours(AdamW::builder(vars).build()?),
+            Self::Ours => Update::Ours(Box::new(AdamW::builder(vars).build()?)),
             Self::Candles => Update::Candles(candle_nn::AdamW::new(vars, ParamsAdamW::default())?),
         })
     }
@@ -144,6 +144,10 @@ impl Table {
         for (name, number) in numbers(counts, nodes) {
             println!("  {name:<24} {number:>16}");
             self.0.insert((case.to_owned(), kind.name(), name), number);
+        }
+        println!("  driver calls by function");
+        for (name, calls) in counts.functions().iter().take(8) {
+            println!("    {name:<48} {calls:>6}");
         }
         println!("  kernels: launches, of which of one element, and bytes");
         let kernels = counts.kernels();
