@@ -4,6 +4,7 @@
 #     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
 #     scripts/figures.sh house [--quick]    the size of the sources, and what a build costs
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
+#     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
@@ -58,6 +59,14 @@ case $name in
         [ -n "$is_quick" ] ||
             cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- --quick tokens | grep -o 'figure: .*'
         bash scripts/count-api.sh ;;
+    gpu)
+        . scripts/cuda-env.sh
+        output=$(mktemp)
+        failed=0
+        cargo bench --quiet --features cuda,layers --locked --bench cuda -- --counts >"$output" || failed=1
+        grep -E '^(figure|risen|new|fallen|gone): ' "$output" || failed=1
+        rm -f "$output"
+        [ "$failed" = 0 ] || exit 1 ;;
     dry-run)
         . scripts/cuda-env.sh
         output=$(mktemp)

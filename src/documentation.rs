@@ -83,6 +83,7 @@ pages! {
         upstream "upstream"
         comparison "comparison"
         gpu "gpu"
+        cuda_counts "cuda-counts"
         dry_runs "dry-runs"
         figures "figures"
     }

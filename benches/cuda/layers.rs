@@ -17,11 +17,11 @@ use crate::{composed, is_real, report};
 type Run<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 
 /// One layer's sizes, and how many tokens attention is tried with.
-struct Sizes {
-    tokens: usize,
-    width: usize,
-    heads: usize,
-    key_heads: usize,
+pub struct Sizes {
+    pub tokens: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub key_heads: usize,
     hidden: usize,
     vocabulary: usize,
     texts: [usize; 3],
@@ -29,7 +29,7 @@ struct Sizes {
     most_plain: usize,
 }
 
-const LLAMA: Sizes = Sizes {
+pub const LLAMA: Sizes = Sizes {
     tokens: 4096,
     width: 4096,
     heads: 32,
@@ -53,21 +53,24 @@ const SMALL: Sizes = Sizes {
 };
 
 impl Sizes {
-    fn head(&self) -> usize {
+    pub fn head(&self) -> usize {
         self.width / self.heads
     }
 }
 
 /// Random values of the layer's type, of which gradients are asked.
-fn var(device: &Device, shape: &[usize]) -> Result<Tensor> {
+pub fn var(device: &Device, shape: &[usize]) -> Result<Tensor> {
     let values = Tensor::randn(0f32, 0.02, shape, device)?.to_dtype(DType::BF16)?;
     Ok(Var::from_tensor(&values)?.into_inner())
 }
 
 /// The sum is taken of rows first: candle gives one block of threads to each number of a sum.
+pub fn sum(output: Tensor) -> Result<Tensor> {
+    output.sum(D::Minus1)?.sum_all()
+}
+
 fn walk_back(output: Tensor) -> Result<()> {
-    let sums = output.sum(D::Minus1)?;
-    sums.sum_all()?.backward().map(drop)
+    sum(output)?.backward().map(drop)
 }
 
 pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
@@ -225,7 +228,7 @@ fn timed<'a>(device: &'a Device, name: &'static str, run: Run<'a>) -> Contender<
 }
 
 /// Causal attention of plain operations, with key heads repeated and the whole matrix of scores.
-fn plain_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+pub fn plain_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     let (samples, heads, time, head) = q.dims4()?;
     let few = k.dim(1)?;
     let repeat = |x: &Tensor| -> Result<Tensor> {
@@ -245,19 +248,20 @@ fn plain_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
 }
 
 /// A layer of Llama: attention and a gated feed-forward layer, each with a norm before it and added to what came in.
-struct Layer {
+pub struct Layer {
     heads: usize,
     key_heads: usize,
     norms: [Tensor; 2],
-    qkvo: [Tensor; 4],
-    gate_up: Tensor,
-    down: Tensor,
+    /// q, k, v, out, gate and up as one, down.
+    weights: [Tensor; 6],
+    /// Two matrices of LoRA beside each weight, which is frozen then.
+    adapters: Option<[[Tensor; 2]; 6]>,
     cos: Tensor,
     sin: Tensor,
 }
 
 impl Layer {
-    fn new(device: &Device, sizes: &Sizes) -> Result<Self> {
+    pub fn new(device: &Device, sizes: &Sizes) -> Result<Self> {
         let (width, few) = (sizes.width, sizes.key_heads * sizes.head());
         let weight = |rows, columns| var(device, &[rows, columns]);
         let half = sizes.head() / 2;
@@ -270,16 +274,34 @@ impl Layer {
             heads: sizes.heads,
             key_heads: sizes.key_heads,
             norms: [var(device, &[width])?, var(device, &[width])?],
-            qkvo: [
+            weights: [
                 weight(width, width)?,
                 weight(few, width)?,
                 weight(few, width)?,
                 weight(width, width)?,
+                weight(2 * sizes.hidden, width)?,
+                weight(width, sizes.hidden)?,
             ],
-            gate_up: weight(2 * sizes.hidden, width)?,
-            down: weight(width, sizes.hidden)?,
+            adapters: None,
             cos: angles.cos()?.to_dtype(DType::BF16)?,
             sin: angles.sin()?.to_dtype(DType::BF16)?,
+        })
+    }
+
+    /// The same with adapters of this rank, and nothing else that is trained.
+    pub fn with_adapters(self, rank: usize) -> Result<Self> {
+        let frozen = self.weights.each_ref().map(Tensor::detach);
+        let mut adapters = Vec::new();
+        for weight in &frozen {
+            let (rows, columns) = weight.dims2()?;
+            let device = weight.device();
+            adapters.push([var(device, &[rank, columns])?, var(device, &[rows, rank])?]);
+        }
+        Ok(Self {
+            norms: self.norms.each_ref().map(Tensor::detach),
+            weights: frozen,
+            adapters: adapters.try_into().ok(),
+            ..self
         })
     }
 
@@ -294,34 +316,57 @@ impl Layer {
         x.transpose(1, 2)?.flatten_from(2)
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn linear(&self, at: usize, x: &Tensor) -> Result<Tensor> {
         let linear = |w: &Tensor, x: &Tensor| nn::Linear::new(w.clone(), None).forward(x);
-        let [q, k, v, out] = &self.qkvo;
-        let normed = nn::ops::rms_norm(x, &self.norms[0], 1e-5)?;
-        let turn = |x: &Tensor| nn::rotary_emb::rope(x, &self.cos, &self.sin);
-        let q = turn(&Self::by_head(&linear(q, &normed)?, self.heads)?)?;
-        let k = turn(&Self::by_head(&linear(k, &normed)?, self.key_heads)?)?;
-        let v = Self::by_head(&linear(v, &normed)?, self.key_heads)?;
-        let mixed = nn::attention(&q, &k, &v, &nn::Attention::default().causal())?;
-        let x = nn::ops::add(&linear(out, &Self::by_token(&mixed)?)?, x)?;
-        let normed = nn::ops::rms_norm(&x, &self.norms[1], 1e-5)?;
-        let hidden = nn::ops::swiglu(&linear(&self.gate_up, &normed)?)?;
-        nn::ops::add(&linear(&self.down, &hidden)?, &x)
+        let y = linear(&self.weights[at], x)?;
+        match &self.adapters {
+            Some(adapters) => {
+                let [a, b] = &adapters[at];
+                nn::ops::add(&y, &linear(b, &(linear(a, x)? * 2.)?)?)
+            }
+            None => Ok(y),
+        }
     }
 
-    fn forward_plain(&self, x: &Tensor) -> Result<Tensor> {
+    fn linear_plain(&self, at: usize, x: &Tensor) -> Result<Tensor> {
         let linear = |w: &Tensor, x: &Tensor| candle_nn::Linear::new(w.clone(), None).forward(x);
-        let [q, k, v, out] = &self.qkvo;
+        let y = linear(&self.weights[at], x)?;
+        match &self.adapters {
+            Some(adapters) => {
+                let [a, b] = &adapters[at];
+                y + linear(b, &(linear(a, x)? * 2.)?)?
+            }
+            None => Ok(y),
+        }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let normed = nn::ops::rms_norm(x, &self.norms[0], 1e-5)?;
+        let turn = |x: &Tensor| nn::rotary_emb::rope(x, &self.cos, &self.sin);
+        let q = turn(&Self::by_head(&self.linear(0, &normed)?, self.heads)?)?;
+        let k = turn(&Self::by_head(&self.linear(1, &normed)?, self.key_heads)?)?;
+        let v = Self::by_head(&self.linear(2, &normed)?, self.key_heads)?;
+        let mixed = nn::attention(&q, &k, &v, &nn::Attention::default().causal())?;
+        let x = nn::ops::add(&self.linear(3, &Self::by_token(&mixed)?)?, x)?;
+        let normed = nn::ops::rms_norm(&x, &self.norms[1], 1e-5)?;
+        let hidden = nn::ops::swiglu(&self.linear(4, &normed)?)?;
+        nn::ops::add(&self.linear(5, &hidden)?, &x)
+    }
+
+    pub fn forward_plain(&self, x: &Tensor) -> Result<Tensor> {
         let normed = ops::rms_norm_slow(x, &self.norms[0], 1e-5)?;
         let turn = |x: &Tensor| rotary_emb::rope_slow(x, &self.cos, &self.sin);
-        let q = turn(&Self::by_head(&linear(q, &normed)?, self.heads)?)?;
-        let k = turn(&Self::by_head(&linear(k, &normed)?, self.key_heads)?)?;
-        let v = Self::by_head(&linear(v, &normed)?, self.key_heads)?;
+        let q = turn(&Self::by_head(&self.linear_plain(0, &normed)?, self.heads)?)?;
+        let k = turn(&Self::by_head(
+            &self.linear_plain(1, &normed)?,
+            self.key_heads,
+        )?)?;
+        let v = Self::by_head(&self.linear_plain(2, &normed)?, self.key_heads)?;
         let mixed = plain_attention(&q, &k, &v)?;
-        let x = (linear(out, &Self::by_token(&mixed)?)? + x)?;
+        let x = (self.linear_plain(3, &Self::by_token(&mixed)?)? + x)?;
         let normed = ops::rms_norm_slow(&x, &self.norms[1], 1e-5)?;
-        let hidden = ops::swiglu(&linear(&self.gate_up, &normed)?)?;
-        linear(&self.down, &hidden)? + &x
+        let hidden = ops::swiglu(&self.linear_plain(4, &normed)?)?;
+        self.linear_plain(5, &hidden)? + &x
     }
 }
 
@@ -346,33 +391,64 @@ fn by_name(map: &VarMap) -> Vec<Var> {
     vars.into_iter().map(|(_, var)| var.clone()).collect()
 }
 
+/// The model of `train_text`, ours and plain, with its texts.
+pub struct LanguageModels {
+    pub bytes: Tensor,
+    pub ours: Transformer,
+    pub plain: composed::Transformer,
+    maps: [VarMap; 2],
+}
+
+impl LanguageModels {
+    /// `(context, width, heads, layers, samples)` of 10.7 million parameters.
+    pub const LARGE: [usize; 5] = [256, 384, 6, 6, 64];
+
+    pub fn new(
+        device: &Device,
+        [context, width, heads, layers, samples]: [usize; 5],
+    ) -> Result<Self> {
+        let bytes = (0..samples * context).map(|i| (i * 31 % 251) as u32);
+        let bytes = Tensor::from_iter(bytes, device)?.reshape((samples, context))?;
+        let maps = [VarMap::new(), VarMap::new()];
+        let [vb, plain_vb] = maps
+            .each_ref()
+            .map(|map| VarBuilder::from_varmap(map, DType::F32, device));
+        let config = Config {
+            context,
+            width,
+            heads,
+            layers,
+        };
+        let ours = Transformer::new(config, vb)?;
+        let config = composed::Config {
+            context,
+            width,
+            heads,
+            layers,
+        };
+        let plain = composed::Transformer::new(config, plain_vb)?;
+        Ok(Self {
+            bytes,
+            ours,
+            plain,
+            maps,
+        })
+    }
+}
+
 /// A step with AdamW of the model of `train_text` at 10.7 million parameters, 64 texts of 256 bytes.
 fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<()> {
-    let (context, width, heads, layers, samples) = match is_real() {
-        true => (256, 384, 6, 6, 64),
-        false => (4, 8, 2, 1, 2),
+    let sizes = match is_real() {
+        true => LanguageModels::LARGE,
+        false => [4, 8, 2, 1, 2],
     };
     let device = memory.device();
-    let bytes = (0..samples * context).map(|i| (i * 31 % 251) as u32);
-    let bytes = Tensor::from_iter(bytes, device)?.reshape((samples, context))?;
-    let maps = [VarMap::new(), VarMap::new()];
-    let [vb, plain_vb] = maps
-        .each_ref()
-        .map(|map| VarBuilder::from_varmap(map, DType::F32, device));
-    let config = Config {
-        context,
-        width,
-        heads,
-        layers,
-    };
-    let model = Transformer::new(config, vb)?;
-    let config = composed::Config {
-        context,
-        width,
-        heads,
-        layers,
-    };
-    let plain = composed::Transformer::new(config, plain_vb)?;
+    let LanguageModels {
+        bytes,
+        ours: model,
+        plain,
+        maps,
+    } = LanguageModels::new(device, sizes)?;
     let optimizer = AdamW::builder(&maps[0]).build()?;
     let optimizer = std::cell::RefCell::new(optimizer);
     let candles = candle_nn::AdamW::new(by_name(&maps[1]), ParamsAdamW::default())?;

@@ -2,11 +2,14 @@
 //! limit's keeping, and the time from an exhaustion to the next attempt; and what an optimizer's step does.
 //!
 //! `cargo bench --features cuda --bench cuda [-- --quick]`. On the simulated driver it runs as well, so that it is known to, but its
-//! times say nothing about a GPU and are no figures.
+//! times say nothing about a GPU and are no figures. With `--counts` it counts in place of measuring times: counts/mod.rs.
 
 #[path = "../nn/composed.rs"]
 mod composed;
+mod counts;
 mod layers;
+#[path = "../nn/llama.rs"]
+mod llama;
 mod on_host;
 mod optimizers;
 #[path = "../support/mod.rs"]
@@ -320,6 +323,9 @@ fn open_questions(scale: &Scale) -> Result<()> {
 }
 
 fn main() -> Result<()> {
+    if counts::are_asked_for() {
+        return counts::print();
+    }
     let scale = Scale::new();
     if layers::is_once() || layers::only().is_some() {
         return layers::against_others(&DeviceMemory::cuda(0).open()?);

@@ -1,4 +1,4 @@
-//! The shapes of candle's llama2-c model (260k, but a vocabulary of 4096), with the operations of candle's file or with ours.
+//! The shapes of candle's llama2-c model (260k, but a vocabulary of 4096, unless others are asked for), with the operations of candle's file or with ours.
 #![allow(dead_code)] // each benchmark uses its own part
 
 use std::sync::Arc;
@@ -8,16 +8,42 @@ use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom::{DeviceMemory, nn};
 use candle_nn::{Embedding, Module, loss, ops};
 
-pub const TIME: usize = 64;
+pub const TIME: usize = SMALL.time;
 const MIB: f64 = (1 << 20) as f64;
-const WIDTH: usize = 64;
-const HIDDEN: usize = 768;
-const LAYERS: usize = 5;
-const HEADS: usize = 8;
-const KEY_HEADS: usize = 4;
-const HEAD: usize = WIDTH / HEADS;
-const VOCABULARY: usize = 4096;
 const EPSILON: f64 = 1e-5;
+
+/// The sizes of a model.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub time: usize,
+    pub width: usize,
+    pub hidden: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub vocabulary: usize,
+}
+
+const SMALL: Sizes = Sizes {
+    time: 64,
+    width: 64,
+    hidden: 768,
+    layers: 5,
+    heads: 8,
+    key_heads: 4,
+    vocabulary: 4096,
+};
+
+/// What candle's example trains: `Config::tiny_15m`.
+pub const TINY_15M: Sizes = Sizes {
+    time: 256,
+    width: 288,
+    hidden: 768,
+    layers: 6,
+    heads: 6,
+    key_heads: 6,
+    vocabulary: 32_000,
+};
 
 /// The parts of a block that exist with a lean backward pass and without.
 pub trait Layers {
@@ -71,6 +97,8 @@ pub struct Gated {
 }
 
 struct Block {
+    heads: usize,
+    key_heads: usize,
     norm: Var,
     q: Var,
     k: Var,
@@ -92,6 +120,12 @@ pub struct Llama {
 impl Llama {
     /// The same weights in every model.
     pub fn new() -> Result<Self> {
+        Self::on(&Device::Cpu, SMALL)
+    }
+
+    pub fn on(device: &Device, sizes: Sizes) -> Result<Self> {
+        let (width, hidden) = (sizes.width, sizes.hidden);
+        let few = width / sizes.heads * sizes.key_heads;
         let mut seed = 0u64;
         let mut weight = |shape: &[usize]| -> Result<Var> {
             seed += 1;
@@ -100,34 +134,36 @@ impl Llama {
                 let mixed = (i + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (mixed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
             });
-            let values = Tensor::from_iter(values, &Device::Cpu)?.reshape(shape)?;
+            let values = Tensor::from_iter(values, device)?.reshape(shape)?;
             let scale = 2. / (shape[shape.len() - 1] as f64).sqrt();
             Var::from_tensor(&(values * scale)?)
         };
-        let tokens = weight(&[VOCABULARY, WIDTH])?;
+        let tokens = weight(&[sizes.vocabulary, width])?;
         let mut blocks = Vec::new();
-        for _ in 0..LAYERS {
-            let (gate, up) = (weight(&[HIDDEN, WIDTH])?, weight(&[HIDDEN, WIDTH])?);
+        for _ in 0..sizes.layers {
+            let (gate, up) = (weight(&[hidden, width])?, weight(&[hidden, width])?);
             let both = Var::from_tensor(&Tensor::cat(&[gate.as_tensor(), up.as_tensor()], 0)?)?;
             blocks.push(Arc::new(Block {
-                norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
-                q: weight(&[WIDTH, WIDTH])?,
-                k: weight(&[KEY_HEADS * HEAD, WIDTH])?,
-                v: weight(&[KEY_HEADS * HEAD, WIDTH])?,
-                out: weight(&[WIDTH, WIDTH])?,
-                hidden_norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
+                heads: sizes.heads,
+                key_heads: sizes.key_heads,
+                norm: Var::ones(width, DType::F32, device)?,
+                q: weight(&[width, width])?,
+                k: weight(&[few, width])?,
+                v: weight(&[few, width])?,
+                out: weight(&[width, width])?,
+                hidden_norm: Var::ones(width, DType::F32, device)?,
                 gated: Gated { gate, up, both },
-                down: weight(&[WIDTH, HIDDEN])?,
+                down: weight(&[width, hidden])?,
             }));
         }
-        let head = weight(&[VOCABULARY, WIDTH])?;
-        let norm = Var::ones(WIDTH, DType::F32, &Device::Cpu)?;
+        let head = weight(&[sizes.vocabulary, width])?;
+        let norm = Var::ones(width, DType::F32, device)?;
         Ok(Self {
-            tokens: Embedding::new(tokens.as_tensor().clone(), WIDTH),
+            tokens: Embedding::new(tokens.as_tensor().clone(), width),
             blocks,
             norm,
             head,
-            tables: Arc::new(Tables::new()?),
+            tables: Arc::new(Tables::new(device, sizes)?),
         })
     }
 
@@ -200,12 +236,12 @@ impl Llama {
 
 impl Block {
     fn forward<L: Layers>(&self, tables: &Tables, x: &Tensor) -> Result<Tensor> {
-        let (samples, time, _) = x.dims3()?;
-        let heads = |x: Tensor, heads| x.reshape((samples, time, heads, HEAD));
+        let (samples, time, width) = x.dims3()?;
+        let heads = |x: Tensor, heads| x.reshape((samples, time, heads, width / self.heads));
         let normed = L::norm(&self.norm, x)?;
-        let q = heads(L::linear(&self.q, &normed)?, HEADS)?;
-        let k = heads(L::linear(&self.k, &normed)?, KEY_HEADS)?;
-        let v = heads(L::linear(&self.v, &normed)?, KEY_HEADS)?;
+        let q = heads(L::linear(&self.q, &normed)?, self.heads)?;
+        let k = heads(L::linear(&self.k, &normed)?, self.key_heads)?;
+        let v = heads(L::linear(&self.v, &normed)?, self.key_heads)?;
         let mixed = L::attend(tables, &q, &k, &v)?;
         let x = L::add(&L::linear(&self.out, &mixed)?, x)?;
         let hidden = L::gated(&self.gated, &L::norm(&self.hidden_norm, &x)?)?;
@@ -214,19 +250,20 @@ impl Block {
 }
 
 impl Tables {
-    fn new() -> Result<Self> {
-        let angles = (0..TIME).flat_map(|time| {
-            (0..HEAD / 2).map(move |i| {
-                let rate = 10_000f32.powf((2 * i) as f32 / HEAD as f32).recip();
+    fn new(device: &Device, sizes: Sizes) -> Result<Self> {
+        let (length, head) = (sizes.time, sizes.width / sizes.heads);
+        let angles = (0..length).flat_map(|time| {
+            (0..head / 2).map(move |i| {
+                let rate = 10_000f32.powf((2 * i) as f32 / head as f32).recip();
                 time as f32 * rate
             })
         });
-        let angles = Tensor::from_iter(angles, &Device::Cpu)?.reshape((TIME, HEAD / 2))?;
-        let ahead = (0..TIME).flat_map(|i| (0..TIME).map(move |j| u8::from(j > i)));
+        let angles = Tensor::from_iter(angles, device)?.reshape((length, head / 2))?;
+        let ahead = (0..length).flat_map(|i| (0..length).map(move |j| u8::from(j > i)));
         Ok(Self {
             cos: angles.cos()?,
             sin: angles.sin()?,
-            ahead: Tensor::from_iter(ahead, &Device::Cpu)?.reshape((TIME, TIME))?,
+            ahead: Tensor::from_iter(ahead, device)?.reshape((length, length))?,
         })
     }
 }
@@ -277,7 +314,7 @@ impl Layers for Composition {
         );
         let scores = (q.matmul(&k.t()?)? / (size as f64).sqrt())?;
         let ahead = tables.ahead.broadcast_as(scores.shape())?;
-        let never = Tensor::new(f32::NEG_INFINITY, &Device::Cpu)?.broadcast_as(scores.shape())?;
+        let never = Tensor::new(f32::NEG_INFINITY, q.device())?.broadcast_as(scores.shape())?;
         let weights = ops::softmax(&ahead.where_cond(&never, &scores)?, D::Minus1)?;
         let mixed = weights.matmul(&v)?.transpose(1, 2)?;
         mixed.reshape((samples, time, heads * size))

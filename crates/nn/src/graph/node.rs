@@ -1,4 +1,8 @@
-//! Operations of candle's graph that compute nothing: their value is a zero, or was computed before.
+//! Operations of candle's graph that compute nothing: their value was computed before, or they are scalars that nobody reads.
+//!
+//! Such a scalar is there for the graph alone. candle adds those that [`node`]s hand back as gradients, and gives the sum to the `backward`
+//! of another node, which does not look at it; sums are taken out of the store on the way, and it is dropped where the pass fails. So on
+//! CUDA scalars are not initialized. On the CPU they are NaN in debug builds, so that a test of gradients notices a read.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{
@@ -7,11 +11,13 @@ use candle_core::{
 };
 use parking_lot::Mutex;
 
+use crate::kernel::cuda;
+
 /// What a forward pass returns.
 type Value = (Storage, Shape);
 
-/// Puts a value into the graph, or without one a scalar zero. `backward` is given the arguments and the value's gradient, which means
-/// nothing for a zero, and returns a gradient for each argument.
+/// Puts a value into the graph, or without one a scalar that means nothing. `backward` is given the arguments and the value's gradient, which
+/// means nothing for such a scalar, and returns a gradient for each argument.
 pub fn node(
     name: &'static str,
     arguments: &[Tensor],
@@ -46,19 +52,23 @@ struct Node {
 }
 
 impl Node {
-    /// A zero on the device of another storage, where no value is `given`.
-    fn zero<S>(&self, given: Option<Value>, beside: &S) -> Result<(S, Shape)>
-    where
-        S: BackendStorage<Device: BackendDevice<Storage = S>>,
-    {
+    /// A scalar that nobody reads, where no value is `given`.
+    fn scalar<S>(
+        &self,
+        given: Option<Value>,
+        make: impl FnOnce(&Shape) -> Result<S>,
+    ) -> Result<(S, Shape)> {
         if given.is_some() {
             let name = self.name;
             return Err(Error::Msg(format!("{name}: the inputs are on several devices")).bt());
         }
         let scalar = Shape::from(());
-        Ok((beside.device().zeros_impl(&scalar, DType::F32)?, scalar))
+        Ok((make(&scalar)?, scalar))
     }
 }
+
+/// A scalar's value on the CPU.
+const UNREAD: f32 = if cfg!(debug_assertions) { f32::NAN } else { 0. };
 
 /// Implements one of candle's traits for operations.
 macro_rules! operation {
@@ -72,10 +82,10 @@ macro_rules! operation {
                 &self,
                 $storage: &CpuStorage, $layout: &Layout $(, $s: &CpuStorage, $l: &Layout)*
             ) -> Result<(CpuStorage, Shape)> {
-                let _ = ($layout, $($s, $l),*);
+                let _ = ($storage, $layout, $($s, $l),*);
                 match self.value.lock().take() {
                     Some((Storage::Cpu(value), shape)) => Ok((value, shape)),
-                    given => self.zero(given, $storage),
+                    given => self.scalar(given, |_| Ok(CpuStorage::F32(vec![UNREAD]))),
                 }
             }
 
@@ -86,7 +96,7 @@ macro_rules! operation {
                 let _ = ($layout, $($s, $l),*);
                 match self.value.lock().take() {
                     Some((Storage::Cuda(value), shape)) => Ok((value, shape)),
-                    given => self.zero(given, $storage),
+                    given => self.scalar(given, |_| cuda::unread($storage.device(), DType::F32)),
                 }
             }
 
@@ -97,7 +107,9 @@ macro_rules! operation {
                 let _ = ($layout, $($s, $l),*);
                 match self.value.lock().take() {
                     Some((Storage::Metal(value), shape)) => Ok((value, shape)),
-                    given => self.zero(given, $storage),
+                    given => self.scalar(given, |scalar| {
+                        $storage.device().zeros_impl(scalar, DType::F32)
+                    }),
                 }
             }
 

@@ -138,7 +138,7 @@ fn take_storage(tensor: Tensor) -> Result<Storage> {
         InPlace::Cpu(storage) => Ok(Storage::Cpu(replace(storage, CpuStorage::U8(Vec::new())))),
         #[cfg(feature = "cuda")]
         InPlace::Cuda(storage) => {
-            let empty = crate::kernel::cuda::smallest(&storage.device)?;
+            let empty = crate::kernel::cuda::unread(&storage.device, candle_core::DType::U8)?;
             Ok(Storage::Cuda(replace(storage, empty)))
         }
         // Clones share a Metal buffer.

@@ -89,10 +89,33 @@ fn gradients_of_all_paths_add_up() -> Result<()> {
     let expected = composed(&x, &y)?.backward()?;
     for _ in 0..2 {
         let found = loss.backward()?;
+        // None of the graph's scalars, whose values mean nothing, is among them.
         assert_eq!(found.get_ids().count(), 2);
         for var in [&x, &y] {
             assert_eq!(gradient(&found, var)?, gradient(&expected, var)?);
         }
+    }
+    Ok(())
+}
+
+/// Scalars are not initialized on CUDA, and NaN in a debug build here: no gradient depends on them.
+#[test]
+fn scalars_of_the_graph_are_not_read() -> Result<()> {
+    let (x, y) = (var([1., -2., 3.])?, var([2., 1., -1.])?);
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let loss = tangle(&x, &y, &calls)?;
+    let nodes = loss.sorted_nodes().into_iter();
+    let scalars = nodes.filter(|node| node.rank() == 0 && node.id() != loss.id());
+    let scalars = scalars.map(|node| node.to_scalar::<f32>());
+    let scalars = scalars.collect::<Result<Vec<_>>>()?;
+    assert_eq!(scalars.len(), 7);
+    let is_nan = scalars.iter().all(|scalar| scalar.is_nan());
+    assert_eq!(is_nan, cfg!(debug_assertions));
+    assert!(loss.to_scalar::<f32>()?.is_finite());
+    let found = loss.backward()?;
+    for id in found.get_ids() {
+        let gradient = found.get_id(*id).expect("its gradient").to_vec1::<f32>()?;
+        assert!(gradient.iter().all(|number| number.is_finite()));
     }
     Ok(())
 }

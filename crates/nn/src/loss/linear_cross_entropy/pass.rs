@@ -152,6 +152,8 @@ impl Pass {
         let of_hidden = sums(needs_hidden, tokens, width)?;
         let of_weight = sums(needs_weight, classes, width)?;
         let of_bias = sums(needs_bias, 1, classes)?;
+        let ones = needs_bias.then(|| Tensor::ones((1, rows), operand, device));
+        let ones = ones.transpose()?;
         let chunk = Tensor::zeros((rows, classes), dtype, device)?;
         let (weights, unit) = match operand {
             DType::F16 => {
@@ -203,9 +205,8 @@ impl Pass {
                     multiply(&sums, true, &slopes.t()?, &states)?;
                 }
             }
-            if let Some(sums) = &of_bias {
-                let ones = Tensor::ones((1, rows), operand, device)?;
-                multiply(sums, true, &ones, &slopes)?;
+            if let (Some(sums), Some(ones)) = (&of_bias, &ones) {
+                multiply(sums, true, &ones.narrow(1, 0, rows)?, &slopes)?;
             }
         }
         let of_bias = of_bias.map(|sums| sums.squeeze(0)).transpose()?;

@@ -12,9 +12,10 @@ pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::{add_product, multiply, product_of};
 
-/// The smallest storage that the driver allocates.
-pub fn smallest(device: &CudaDevice) -> Result<CudaStorage> {
-    device.zeros_impl(&Shape::from(1), DType::U8)
+/// Memory of one element whose value has no meaning: a scalar of the graph, or what is left where a storage was moved away.
+pub fn unread(device: &CudaDevice, dtype: DType) -> Result<CudaStorage> {
+    // SAFETY: it is of numbers, for which all bits are values, and no result depends on them (graph/node.rs): at most candle adds them up.
+    unsafe { device.alloc_uninit(&Shape::from(1), dtype) }
 }
 
 /// Memory of a device, all of which a kernel or a product writes before anything reads it, on the device's stream.
