@@ -100,7 +100,8 @@ pub(crate) fn ended(
     remedies: Vec<Remedy>,
     memory: Option<&DeviceMemory>,
 ) -> Error {
-    if exhausted.micro_batch == Some(1) && !may_fit && !is_passing(&exhausted) {
+    let is_counted = exhausted.cause == Cause::IndexRange;
+    if exhausted.micro_batch == Some(1) && !may_fit && !is_passing(&exhausted) && !is_counted {
         exhausted.cause = Cause::NeverFits;
     }
     exhausted.remedies.extend(remedies);

@@ -104,6 +104,7 @@ impl fmt::Display for Phase {
 /// | [`DeviceFull`](Self::DeviceFull) | smaller micro-batches, stored activations recomputed |
 /// | [`Fragmented`](Self::Fragmented) | [`recover`](crate::recover), which a trainer calls before each retry |
 /// | [`Neighbour`](Self::Neighbour) | ending the other process, or a limit that leaves it room |
+/// | [`IndexRange`](Self::IndexRange) | smaller micro-batches |
 /// | [`NeverFits`](Self::NeverFits) | [`nn::recompute`](crate::nn::recompute()), adapters, a smaller type |
 ///
 /// ```
@@ -125,6 +126,8 @@ pub enum Cause {
     Fragmented,
     /// Another process holds the memory.
     Neighbour,
+    /// A tensor would have more elements than a kernel on the GPU can index: candle's count to 2^31 − 1. Memory may be free.
+    IndexRange,
     /// A single sample needs more than there is.
     NeverFits,
     /// The numbers do not show why.
@@ -140,6 +143,7 @@ impl fmt::Display for Cause {
             Self::DeviceFull => "the device is full",
             Self::Fragmented => "the free memory is in pieces",
             Self::Neighbour => "another process holds the memory",
+            Self::IndexRange => "a tensor has more elements than a kernel can index",
             Self::NeverFits => "a single sample does not fit",
             Self::Unknown => "the cause is not known",
         })

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
 
-use super::circumstances::{Phase, Resource};
+use super::circumstances::{Cause, Phase, Resource};
 use super::codes::{self, Class, DeviceFault};
 use super::error::{Error, INTERRUPTED, Invalid, LOST, UpdateInterrupted, WindowLost};
 use super::exhausted::{ResourceExhausted, read};
@@ -327,6 +327,10 @@ fn is_unreached(text: &str) -> bool {
 fn recognize(error: &AnyError) -> Option<Class> {
     if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
         return Some(Class::Exhausted(Box::new(exhausted.clone())));
+    }
+    if nn::is_index_range(error) {
+        let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::IndexRange);
+        return Some(Class::Exhausted(Box::new(exhausted)));
     }
     if let Some(fault) = error.downcast_ref::<DeviceFault>() {
         return Some(Class::Fault(Box::new(fault.clone())));

@@ -224,7 +224,7 @@ fn read_source<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Source>, D::
 
 /// What the text of an exhaustion says of it: what ran out, in which phase, and why.
 pub(super) fn read(text: &str) -> Option<ResourceExhausted> {
-    use Cause::{DeviceFull, Fragmented, Limit, Neighbour, NeverFits, Unknown};
+    use Cause::{DeviceFull, Fragmented, IndexRange, Limit, Neighbour, NeverFits, Unknown};
     use Resource::{DeviceMemory, HostMemory, LibraryWorkspace, PinnedMemory};
     let resources = [DeviceMemory, HostMemory, PinnedMemory, LibraryWorkspace];
     let resources = resources.into_iter().chain([Resource::Unknown]);
@@ -235,7 +235,9 @@ pub(super) fn read(text: &str) -> Option<ResourceExhausted> {
     // The first in the text is the outermost.
     let (resource, rest) = found.max_by_key(|(_, rest)| rest.len())?;
     let (place, why) = rest.split_once(": ")?;
-    let causes = [Limit, DeviceFull, Fragmented, Neighbour, NeverFits, Unknown];
+    let causes = [
+        Limit, DeviceFull, Fragmented, Neighbour, IndexRange, NeverFits, Unknown,
+    ];
     let mut causes = causes.into_iter();
     let cause = causes.find(|cause| why.starts_with(&cause.to_string()))?;
     let mut read = ResourceExhausted::new(resource, cause);

@@ -2,7 +2,7 @@ use std::io;
 
 use crate::error::classify::AnyError;
 use crate::error::{Error, Invalid, Phase, Subject, UnreachedParameters, no_match};
-use crate::nn::{AuditError, RecomputeError, SecondRun};
+use crate::nn::{AuditError, IndexRangeError, RecomputeError, SecondRun};
 
 pub use crate::nn::modules::by_module;
 
@@ -22,6 +22,11 @@ pub fn unwrap(error: io::Error) -> Result<Error, io::Error> {
 /// Whether this is an error in the second run of a region.
 pub fn is_second_run(error: &AnyError) -> bool {
     error.is::<SecondRun>()
+}
+
+/// Whether a tensor has more elements than a kernel can index.
+pub fn is_index_range(error: &AnyError) -> bool {
+    error.is::<IndexRangeError>()
 }
 
 /// The error of candle that one of `nn` shows in its text.

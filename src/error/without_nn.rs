@@ -17,6 +17,11 @@ pub fn is_second_run(_: &AnyError) -> bool {
 }
 
 /// Without the feature there are no such errors.
+pub fn is_index_range(_: &AnyError) -> bool {
+    false
+}
+
+/// Without the feature there are no such errors.
 pub fn shown(_: &AnyError) -> Option<&AnyError> {
     None
 }

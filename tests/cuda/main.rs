@@ -22,6 +22,7 @@ mod functions;
 mod gpu;
 mod gradients;
 mod jobs;
+mod large;
 #[cfg(feature = "layers")]
 mod layer_memory;
 mod layers;

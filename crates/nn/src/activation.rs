@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Backward, record};
-use crate::kernel::sum_type;
+use crate::kernel::{in_range, sum_type};
 use crate::ops;
 use crate::ops::curves::Curve;
 use crate::ops::elementwise::apply;
@@ -217,6 +217,7 @@ impl From<candle_nn::PReLU> for PReLU {
 
 impl Module for PReLU {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        in_range("prelu", [xs])?;
         let dims = self.broadcast(xs)?;
         let ys = {
             let (xs, weight) = (xs.detach(), self.weight.detach().reshape(dims.as_slice())?);

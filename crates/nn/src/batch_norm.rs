@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor, Var, bail};
 pub use candle_nn::batch_norm::BatchNormConfig;
 use candle_nn::{ModuleT, VarBuilder};
 
-use super::kernel::{runs_on, sum_type};
+use super::kernel::{dense, runs_on, sum_type};
 use super::norm::{Cells, Groups, Source, Statistics};
 use super::recompute::is_recomputing;
 
@@ -185,13 +185,13 @@ impl BatchNorm {
             }
             return Ok(ys);
         }
-        let dense = x.detach().contiguous()?;
-        let statistics = groups.statistics(&dense, self.eps(), self.remove_mean)?;
+        let contiguous = dense(NAME, &x.detach())?;
+        let statistics = groups.statistics(&contiguous, self.eps(), self.remove_mean)?;
         let unbiased = (&statistics.variance * (len as f64 / (len as f64 - 1.)))?;
         let mean = self.moved(self.running_mean(), &statistics.mean)?;
         let variance = self.moved(self.running_var(), &unbiased)?;
         let parameters = self.weight_and_bias();
-        let ys = groups.normalize(NAME, x, &dense, statistics, parameters)?;
+        let ys = groups.normalize(NAME, x, &contiguous, statistics, parameters)?;
         if is_recomputing() {
             return Ok(ys); // the first run has updated them
         }
@@ -214,8 +214,8 @@ impl BatchNorm {
             wide(self.running_var())?,
         );
         let statistics = Statistics::new(&mean, &variance, self.eps(), Source::Constant)?;
-        let dense = x.detach().contiguous()?;
-        groups.normalize(NAME, x, &dense, statistics, self.weight_and_bias())
+        let contiguous = dense(NAME, &x.detach())?;
+        groups.normalize(NAME, x, &contiguous, statistics, self.weight_and_bias())
     }
 
     /// A running statistic, moved towards that of a batch.

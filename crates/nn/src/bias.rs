@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor};
 
 use super::kernel::{
-    self, Element, Extent, InPlace, Kernel, Number, Plan, by_rows, in_place, mismatch,
+    self, Element, Extent, InPlace, Kernel, Number, Plan, by_rows, in_place, in_range, mismatch,
     rows_of_part, runs_on, slice_of, slice_of_mut,
 };
 
@@ -19,6 +19,7 @@ pub fn add_to_rows(rows: Tensor, bias: &Tensor) -> Result<Tensor> {
     let alike = rows.dtype() == bias.dtype() && rows.device().same_device(bias.device());
     let dense = rows.is_contiguous() && rows.elem_count() > 0;
     if !(known && alike && dense && runs_on(rows.device())) {
+        in_range(NAME, [&rows])?;
         return rows.broadcast_add(bias);
     }
     let bias = bias.detach().contiguous()?;

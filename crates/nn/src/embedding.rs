@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 use super::graph::record_lean;
 #[cfg(feature = "cuda")]
 use super::kernel::cuda;
-use super::kernel::{runs_on, sum_type};
+use super::kernel::{IndexRangeError, count_in_range, runs_on, sum_type};
 
 /// The rows of a table that numbers name, as [`candle_nn::Embedding`]: the numbers have the type u8, u32 or i64 and any shape, and the
 /// result has one more dimension, of `hidden_size`.
@@ -98,6 +98,12 @@ impl From<candle_nn::Embedding> for Embedding {
 impl Module for Embedding {
     fn forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let table = &self.embeddings;
+        if table.device().is_cuda() && u32::try_from(table.elem_count()).is_err() {
+            let (elements, of) = (table.elem_count(), "elements of the table");
+            return Err(IndexRangeError::of("embedding", elements, of));
+        }
+        let elements = indexes.elem_count().saturating_mul(self.hidden_size);
+        count_in_range("embedding", table.device(), elements)?;
         let mut dims = indexes.dims().to_vec();
         dims.push(self.hidden_size);
         let indexes = indexes.flatten_all()?.contiguous()?;

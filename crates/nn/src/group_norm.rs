@@ -6,7 +6,7 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use super::kernel::runs_on;
+use super::kernel::{dense, runs_on};
 use super::norm::{Cells, Groups};
 
 /// Normalization of groups of channels ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)), as [`candle_nn::GroupNorm`].
@@ -108,10 +108,10 @@ impl Module for GroupNorm {
             return candle_nn::GroupNorm::new(weight, bias, channels, groups, self.eps)?
                 .forward(xs);
         }
-        let dense = xs.detach().contiguous()?;
-        let statistics = groups.statistics(&dense, self.eps, true)?;
+        let contiguous = dense("group-norm", &xs.detach())?;
+        let statistics = groups.statistics(&contiguous, self.eps, true)?;
         let parameters = Some((&self.weight, &self.bias));
-        groups.normalize("group-norm", xs, &dense, statistics, parameters)
+        groups.normalize("group-norm", xs, &contiguous, statistics, parameters)
     }
 }
 

@@ -108,6 +108,8 @@ pub use conv::{
 };
 pub use embedding::{Embedding, embedding};
 pub use group_norm::{GroupNorm, group_norm};
+#[doc(hidden)]
+pub use kernel::IndexRangeError;
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;

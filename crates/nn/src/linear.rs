@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 
 use super::bias::{add_to_rows, sum_of_rows};
 use super::graph::record_lean;
-use super::kernel::sum_type;
+use super::kernel::{dense, sum_type};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
@@ -126,7 +126,7 @@ fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     // On other devices candle multiplies some strided matrices only.
     let (x, weight) = match x.device().is_cpu() && x.rank() == 2 {
         true => (x.clone(), weight.clone()),
-        false => (x.contiguous()?, weight.contiguous()?),
+        false => (dense("linear", x)?, dense("linear", weight)?),
     };
     let mut dims = x.dims().to_vec();
     if let Some(last) = dims.last_mut() {
@@ -138,7 +138,7 @@ fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// All but the last dimension as one, contiguous.
 fn rows(tensor: &Tensor) -> Result<Tensor> {
-    tensor.contiguous()?.flatten_to(D::Minus2)
+    dense("linear", tensor)?.flatten_to(D::Minus2)
 }
 
 /// What the gradients that are asked for are computed from.

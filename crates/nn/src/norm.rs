@@ -320,7 +320,10 @@ impl Groups {
             true => self.of_cells(of_weight)?,
             false => statistics.mean.ones_like()?,
         };
-        let (xs, dys) = (&xs.contiguous()?, &given.gradient.contiguous()?);
+        let (xs, dys) = (
+            &kernel::dense("norm", xs)?,
+            &kernel::dense("norm", &given.gradient)?,
+        );
         let (mean, scale) = (self.spread(&statistics.mean)?, &statistics.scale);
         let sums = CellSums {
             cells: self.cells,

@@ -10,6 +10,7 @@ pub use candle_core::quantized::*;
 use candle_core::{D, DType, Module, Result, Tensor, bail, quantized};
 
 use super::graph::{Backward, record};
+use super::kernel::in_range;
 
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
@@ -233,6 +234,7 @@ impl QMatMul {
                 xs.shape()
             );
         }
+        in_range("qmatmul", [xs])?;
         let ys = product(&self.candles(), &xs.detach().contiguous()?)?;
         let weight = self.clone();
         let backward = move |given: Backward<1>| {

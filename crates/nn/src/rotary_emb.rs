@@ -6,7 +6,7 @@
 use candle_core::{D, Result, Tensor, bail};
 
 use super::graph::{Backward, Gradients, record, record_lean};
-use super::kernel::sum_type;
+use super::kernel::{in_range, sum_type};
 
 /// Rotates element i together with i + d/2.
 ///
@@ -156,6 +156,7 @@ impl Rotation {
                 xs.shape()
             )
         }
+        in_range(self.name(), [xs, cos, sin])?;
         let (cos, sin) = (&self.table(xs, cos, sin)?, &self.table(xs, sin, cos)?);
         let is_empty = xs.elem_count() == 0;
         let ys = match is_empty {

@@ -4,6 +4,7 @@ use super::chunks;
 use super::rule::{Attention, NAME, Rule, wide};
 use super::tiles;
 use crate::graph::{Backward, Gradients, record};
+use crate::kernel::in_range;
 
 /// Exact attention: softmax(q · kᵀ · scale) · v, without a matrix of scores that stays. After FlashAttention-2 (Dao, 2023).
 ///
@@ -44,6 +45,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
     if let Some(lengths) = &options.lengths {
         return within_sequences([q, k, v], lengths, options);
     }
+    in_range(NAME, [q, k, v].into_iter().chain(&options.mask))?;
     let rule = Rule::new(q, k, v, options)?;
     match q.dtype() {
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {}

@@ -3,6 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use crate::graph::{Backward, Gradients, record};
+use crate::kernel::{count_in_range, in_range};
 
 /// A layer around candle's of the same name: its parts, candle's layer by `into()`, and the functions that make it, with and without a bias.
 macro_rules! layer {
@@ -68,6 +69,24 @@ macro_rules! layer {
     };
 }
 pub(super) use layer;
+
+/// Fails if candle's kernels cannot index the input, the output, which has so many positions, or what a convolution without cuDNN makes of the
+/// input: a column for each position of the output.
+pub fn convolves_in_range(
+    name: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    positions: usize,
+) -> Result<()> {
+    in_range(name, [x])?;
+    let (channels, positions) = (weight.dim(0)?, x.dim(0)?.saturating_mul(positions));
+    let of_column = match cfg!(feature = "cudnn") {
+        true => 0,
+        false => weight.elem_count() / channels.max(1),
+    };
+    let elements = positions.saturating_mul(channels.max(of_column));
+    count_in_range(name, x.device(), elements)
+}
 
 /// Adds the bias of each channel and puts the sum into the graph, which keeps it and not `y`. `gradients` maps input, weight, the
 /// output's gradient, and which of the two are asked for, to those of input and weight.

@@ -3,7 +3,8 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::Conv1dConfig;
 
-use super::layer::{layer, record_with_bias, widened};
+use super::layer::{convolves_in_range, layer, record_with_bias, widened};
+use crate::kernel::{count_in_range, in_range};
 
 layer! {
     /// A convolution over the last dimension, as [`candle_nn::Conv1d`]. It keeps its output.
@@ -108,6 +109,8 @@ impl Sliding {
                 long.shape()
             )
         }
+        let positions = (long.dim(2)? + 2 * padding - reach) / self.0.stride + 1;
+        convolves_in_range("conv1d", long, weight, positions)?;
         long.contiguous()?.conv1d_with_algo(
             &weight.contiguous()?,
             padding,
@@ -134,6 +137,12 @@ impl Sliding {
     /// Its transpose: a long sequence of this length.
     fn widen(self, short: &Tensor, weight: &Tensor, length: usize) -> Result<Tensor> {
         self.check(weight)?;
+        // Without cuDNN a column for each position, and then their sums.
+        let (of_column, channels) = (weight.dim(1)? * weight.dim(2)?, weight.dim(1)?);
+        let positions = (short.dim(2)? * of_column).max(length * channels);
+        let elements = short.dim(0)? * self.0.groups * positions;
+        count_in_range("conv-transpose1d", short.device(), elements)?;
+        in_range("conv-transpose1d", [short])?;
         let (short, weight) = (short.contiguous()?, weight.contiguous()?);
         if short.dims3()?.2 == 0 {
             bail!("conv-transpose1d: no positions in {:?}", short.shape())

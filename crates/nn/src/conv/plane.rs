@@ -1,7 +1,8 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{BatchNorm, Conv2dConfig};
 
-use super::layer::{layer, record_with_bias, widened};
+use super::layer::{convolves_in_range, layer, record_with_bias, widened};
+use crate::kernel::in_range;
 
 layer! {
     /// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
@@ -88,7 +89,10 @@ fn check(x: &Tensor, weight: &Tensor, config: Conv2dConfig) -> Result<()> {
             x.shape()
         )
     }
-    Ok(())
+    let count =
+        |size: usize, kernel| (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+    let positions = count(height, kernel_height) * count(width, kernel_width);
+    convolves_in_range("conv2d", x, weight, positions)
 }
 
 /// candle's output; bf16, which candle's `conv2d` does not support on the CPU, in f32 there.
@@ -180,6 +184,7 @@ layer! {
 
 impl Module for ConvTranspose2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        in_range("conv-transpose2d", [x])?;
         let wide = widened(x.dtype());
         if wide == x.dtype() || self.weight().dtype() != x.dtype() {
             return self.inner.forward(x);

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::kv_cache as candles;
 
 use crate::graph::record;
+use crate::kernel::count_in_range;
 
 /// Keys and values of the positions so far, concatenated anew by each append, as [`candle_nn::kv_cache::ConcatKvCache`], with a
 /// backward pass for the new positions. All other methods are candle's, and what they return has no graph.
@@ -138,6 +139,8 @@ pub fn overwrite(kept: &Tensor, new: &Tensor, dim: usize, at: usize, end: usize)
         kept.narrow(dim, behind, have - behind)?,
     ];
     parts.retain(|part| part.dims().get(dim) != Some(&0));
+    let elements = parts.iter().map(Tensor::elem_count).sum();
+    count_in_range("kv-cache", new.device(), elements)?;
     let all = Tensor::cat(&parts, dim)?;
     record("kv-cache", [new], all, move |given| {
         let first = given.gradient.narrow(dim, at, before_end)?;

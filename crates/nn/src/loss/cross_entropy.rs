@@ -2,7 +2,7 @@ use candle_core::{D, Result, Shape, Tensor, bail};
 
 use super::targets::{Targets, Total};
 use crate::graph::{Backward, record, record_lean};
-use crate::kernel::{self, Extent, Kernel, Number, Plan, max_of, sum_of, sum_type};
+use crate::kernel::{self, Extent, Kernel, Number, Plan, dense, max_of, sum_of, sum_type};
 use crate::ops::log_softmax;
 use crate::recompute::note_logits;
 
@@ -183,7 +183,7 @@ pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     let (dtype, device, wide) = (inp.dtype(), inp.device().clone(), sum_type(inp.dtype()));
     let total = Total::of(&targets, classes, wide)?;
     let places = targets.tensor().unsqueeze(1)?.contiguous()?;
-    let chosen = inp.detach().contiguous()?.gather(&places, 1)?;
+    let chosen = dense("nll", &inp.detach())?.gather(&places, 1)?;
     let loss = total.mean(&chosen.to_dtype(wide)?.sum_all()?.neg()?)?;
     record_lean("nll", [inp], loss, move |gradient, _| {
         let slope = total.mean(&gradient)?.neg()?.to_dtype(dtype)?;

@@ -3,7 +3,7 @@
 use candle_core::{Error, Result, Tensor};
 
 use crate::graph::{Backward, record};
-use crate::kernel::{same_type, sum_type};
+use crate::kernel::{in_range, same_type, sum_type};
 
 /// The mean of (x − y)² over all elements: as [`candle_nn::loss::mse`]. For f16 and bf16 the loss is f32, as is its sum.
 ///
@@ -113,6 +113,7 @@ fn mean(
     slopes: impl Fn(&Tensor, &Tensor) -> Result<[Tensor; 2]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     same_type(name, inp.dtype(), target.dtype())?;
+    in_range(name, [inp])?;
     if inp.shape() != target.shape() {
         let (lhs, rhs, op) = (inp.shape().clone(), target.shape().clone(), name);
         return Err(Error::ShapeMismatchBinaryOp { lhs, rhs, op }.bt());

@@ -19,8 +19,11 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
 }
 
 fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
-    // candle rounds f16 and bf16 after each step, and some of its operations fail for no elements on CUDA.
-    if matches!(xs.dtype(), DType::F32 | DType::F64) && xs.elem_count() > 0 && curve.is_candles() {
+    // candle rounds f16 and bf16 after each step, and some of its operations fail for no elements on CUDA, or for very many.
+    let can_be_candles = matches!(xs.dtype(), DType::F32 | DType::F64)
+        && xs.elem_count() > 0
+        && kernel::is_in_range(xs.device(), xs.elem_count());
+    if can_be_candles && curve.is_candles() {
         return curve.by_candle(xs);
     }
     let [ys] = kernel::run(&curve, [xs])?;
@@ -197,6 +200,7 @@ pub fn selu(xs: &Tensor, alpha: f32, gamma: f32) -> Result<Tensor> {
 /// # Errors
 /// If shapes, types or devices differ.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    kernel::in_range("add", [a])?;
     let sum = (a.detach() + b.detach())?;
     record_lean("add", [a, b], sum, |gradient, needs| {
         Ok(needs.map(|needed| needed.then(|| gradient.clone())))
@@ -226,6 +230,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !kernel::runs_on(gate.device()) {
         return silu(gate)? * up;
     }
+    kernel::in_range("silu_mul", [gate])?;
     let kept = [gate.detach(), up.detach()];
     let [g, u] = &kept;
     let product = (silu(g)? * u)?;

@@ -25,6 +25,7 @@ pub use softmax::{log_softmax, softmax, softmax_last_dim};
 
 use super::attention::{Attention, attention};
 use super::graph::record_lean;
+use super::kernel::{count_in_range, in_range};
 use super::layer_norm::normalize;
 
 /// `alpha` · x / √(mean(x²) + `eps`) over the last dimension, as [`candle_nn::ops::rms_norm`], with a backward pass. `xs` may have any
@@ -161,6 +162,7 @@ pub fn sdpa(
 /// candle's, if shapes, types or devices do not match or an index is out of range.
 pub fn scatter_add(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(x.shape(), "scatter-add")?;
+    in_range("scatter-add", [x, indexes])?;
     let indexes = indexes.contiguous()?;
     let y = x
         .detach()
@@ -200,6 +202,7 @@ pub fn scatter_add(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim)
 /// As [`scatter_add`].
 pub fn scatter(x: &Tensor, indexes: &Tensor, source: &Tensor, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(x.shape(), "scatter")?;
+    in_range("scatter", [x, indexes])?;
     let indexes = indexes.contiguous()?;
     let y = x
         .detach()
@@ -245,6 +248,8 @@ pub fn unfold(x: &Tensor, dim: impl Dim, size: usize, step: usize) -> Result<Ten
         )
     }
     let count = (length - size) / step + 1;
+    let elements = x.elem_count() / length * (count * size).max(length);
+    count_in_range("unfold", x.device(), elements)?;
     let positions = (0..count).flat_map(|run| (0..size).map(move |at| (run * step + at) as u32));
     let positions = Tensor::new(positions.collect::<Vec<_>>(), x.device())?;
     let runs = x.contiguous()?.index_select(&positions, dim)?;

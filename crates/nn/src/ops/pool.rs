@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Result, Tensor, ToUsize2, bail};
 use super::resample::{Line, record_map, resample};
 use crate::conv::widened;
 use crate::graph::{Backward, record};
+use crate::kernel::in_range;
 
 /// The largest element of each window of an image (batch, channels, height, width), as [`Tensor::max_pool2d_with_stride`], with any
 /// stride and padding. The padding is never the largest. Of equal ones the first has the gradient, row by row, as in PyTorch.
@@ -230,12 +231,13 @@ struct Window {
 impl Window {
     /// Those of height and width.
     fn both(
-        name: &str,
+        name: &'static str,
         x: &Tensor,
         kernel: (usize, usize),
         stride: (usize, usize),
         padding: (usize, usize),
     ) -> Result<[Self; 2]> {
+        in_range(name, [x])?;
         let (_, _, height, width) = x.dims4()?;
         let windows = [
             (height, kernel.0, stride.0, padding.0),

@@ -4,6 +4,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use crate::conv::widened;
 use crate::graph::record_lean;
+use crate::kernel::count_in_range;
 
 /// An image (batch, channels, height, width) in another size, larger or smaller, as [`Tensor::upsample_nearest2d`]: each element is
 /// the nearest one.
@@ -99,8 +100,11 @@ pub fn upsample_bilinear2d(
 }
 
 /// Height and width of x, and what they become.
-fn sizes(name: &str, x: &Tensor, [high, broad]: [usize; 2]) -> Result<[(usize, usize); 2]> {
-    let (_, _, height, width) = x.dims4()?;
+fn sizes(name: &'static str, x: &Tensor, [high, broad]: [usize; 2]) -> Result<[(usize, usize); 2]> {
+    let (batch, channels, height, width) = x.dims4()?;
+    for elements in [x.elem_count(), batch * channels * high * broad] {
+        count_in_range(name, x.device(), elements)?;
+    }
     if height * width * high * broad == 0 {
         bail!(
             "{name}: {:?} to {high} x {broad}: no size may be zero",
@@ -195,6 +199,9 @@ pub fn resample(x: &Tensor, [rows, columns]: &[Line; 2], transposed: bool) -> Re
     let (batch, channels, height, width) = x.dims4()?;
     let (dtype, images) = (x.dtype(), batch * channels);
     let [high, broad] = [rows, columns].map(|line| if transposed { line.from } else { line.to });
+    for elements in [x.elem_count(), images * height.max(high) * width.max(broad)] {
+        count_in_range("resample", x.device(), elements)?;
+    }
     if images * height * width * high * broad == 0 {
         return Tensor::zeros((batch, channels, high, broad), dtype, x.device());
     }

@@ -86,7 +86,7 @@ fn along(xs: &Tensor, dim: usize, name: &'static str, logarithm: bool) -> Result
     let width = xs.dim(dim)?;
     let kernel = Softmax { width, logarithm };
     let [ys] = kernel::run(&kernel, [&xs.detach().transpose(dim, D::Minus1)?])?;
-    let ys = ys.transpose(dim, D::Minus1)?.contiguous()?;
+    let ys = kernel::dense(name, &ys.transpose(dim, D::Minus1)?)?;
     let backward = move |given: Backward<1>| {
         let ys = given.output.transpose(dim, D::Minus1)?;
         let dys = given.gradient.transpose(dim, D::Minus1)?;

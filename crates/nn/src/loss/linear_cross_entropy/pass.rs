@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use super::rows::{losses, multiply, scale};
 use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{same_device, same_type, sum_type};
+use crate::kernel::{dense, same_device, same_type, sum_type};
 use crate::scope::current;
 
 /// What turns hidden states into a loss.
@@ -282,7 +282,7 @@ fn regular(matrix: &Tensor) -> Result<Tensor> {
     };
     match takes || matrix.device().is_cpu() {
         true => Ok(matrix.clone()),
-        false => matrix.contiguous(),
+        false => dense("linear_cross_entropy", matrix),
     }
 }
 

@@ -6,7 +6,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor
 use super::launch::{Launch, Module, each_element, each_row, grid, module};
 use super::unwritten;
 use crate::bias::SumOfRows;
-use crate::kernel::{Kernel, Plan, mismatch, no_kernels, sum_type, tensor};
+use crate::kernel::{Kernel, Plan, dense, mismatch, no_kernels, sum_type, tensor};
 use crate::layer_norm::{Rows, RowsBackward};
 use crate::loss::cross_entropy::CrossEntropy;
 use crate::norm::{CellSums, Cells};
@@ -304,7 +304,7 @@ pub fn sums_by_row(numbers: &Tensor, gradient: &Tensor, shape: &Shape) -> Result
         _ => u64::MAX,
     };
     let numbers = numbers.to_dtype(DType::I64)?.contiguous()?;
-    let (tokens, gradient) = (numbers.elem_count(), gradient.contiguous()?);
+    let (tokens, gradient) = (numbers.elem_count(), dense(NAME, gradient)?);
     if rows * width == 0 {
         return Tensor::zeros(shape, dtype, gradient.device());
     }

@@ -6,10 +6,10 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor};
 
 use super::unwritten;
-use crate::kernel::{mismatch, tensor};
+use crate::kernel::{IndexRangeError, mismatch, tensor};
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
 pub type Module = (&'static str, &'static str);
@@ -195,9 +195,7 @@ pub fn each_row(rows: usize, width: usize) -> Result<LaunchConfig> {
     let blocks = u32::try_from(rows)
         .ok()
         .filter(|rows| *rows <= i32::MAX as u32);
-    let blocks = blocks.ok_or_else(|| {
-        Error::Msg(format!("{rows} rows: a launch takes at most 2147483647")).bt()
-    })?;
+    let blocks = blocks.ok_or_else(|| IndexRangeError::of("a launch", rows, "rows"))?;
     Ok(grid(blocks, threads))
 }
 

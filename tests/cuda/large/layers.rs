@@ -1,0 +1,526 @@
+//! The kernels of crates/nn/kernels, launched as crates/nn/src/kernel/cuda/enabled does, but for tensors of which only the ends are not zero.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::SystemTime;
+
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::{Result, Tensor};
+use candle_headroom::nn::{Module, RmsNorm, ops};
+use half::bf16;
+
+use super::memory::{Large, Value, each_element, each_row, grid, launch};
+use super::{Case, WIDTH, ours};
+
+/// Compiled files by the names of their sources, from the newest build of crates/nn.
+static CODE: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let program = std::env::current_exe().expect("this program");
+    let build = program.ancestors().nth(2).expect("a profile").join("build");
+    let built = fs::read_dir(&build).expect("builds");
+    let folders = built.filter_map(|folder| Some(folder.ok()?.path().join("out")));
+    let of_layers = folders.filter(|folder| folder.join("cross_entropy.ptx").is_file());
+    let age = |folder: &PathBuf| {
+        let file = fs::metadata(folder.join("cross_entropy.ptx"));
+        file.and_then(|file| file.modified())
+            .unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    let folder = of_layers.max_by_key(age).expect("the kernels of crates/nn");
+    let files = fs::read_dir(folder).expect("files");
+    let paths = files.filter_map(|file| Some(file.ok()?.path()));
+    let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "ptx"));
+    let text = |path: PathBuf| {
+        let name = path.file_stem()?.to_str()?.to_owned();
+        Some((name, fs::read_to_string(path).ok()?))
+    };
+    paths.filter_map(text).collect()
+});
+
+fn code(name: &str) -> &'static str {
+    let found = CODE.iter().find(|(file, _)| file == name);
+    &found.expect("a file of crates/nn/kernels").1
+}
+
+/// Fails for a kernel of crates/nn/kernels without a case.
+pub fn assert_complete(cases: &[&str]) {
+    let kernels = CODE.iter().flat_map(|(_, code)| {
+        let entries = code
+            .lines()
+            .filter_map(|line| line.strip_prefix(".visible .entry "));
+        entries.filter_map(|entry| Some(entry.split_once('(')?.0.rsplit_once('_')?.0))
+    });
+    let kernels: BTreeSet<_> = kernels.collect();
+    assert!(kernels.len() > 15, "{kernels:?}");
+    let missing: Vec<_> = kernels
+        .iter()
+        .filter(|kernel| !cases.contains(kernel))
+        .collect();
+    assert!(missing.is_empty(), "kernels without a case: {missing:?}");
+}
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        ours("activation", activation),
+        ours("activation_backward", activation_backward),
+        ours("swiglu", swiglu),
+        ours("swiglu_backward", swiglu_backward),
+        ours("attention_weights", attention_weights),
+        ours("attention_gradients", attention_gradients),
+        ours("add_to_rows", add_to_rows),
+        ours("cell_sums", cell_sums),
+        ours("cell_scaling", cell_scaling),
+        ours("cell_gradient", cell_gradient),
+        ours("cross_entropy", cross_entropy),
+        ours("cross_entropy_backward", cross_entropy_backward),
+        ours("linear_cross_entropy", linear_cross_entropy),
+        ours("scale", scale),
+        ours("dropout", dropout),
+        ours("embedding_backward", embedding_backward),
+        ours(
+            "embedding_backward of a large table",
+            embedding_backward_of_a_table,
+        ),
+        ours("rows_forward", rows_forward),
+        ours("rows_backward", rows_backward),
+        ours("rows_backward with sums", rows_backward_with_sums),
+        ours("rows_sums", rows_sums),
+        ours("softmax", softmax),
+        ours("softmax_backward", softmax_backward),
+        ours("nn::ops::silu", |large| {
+            let y = ops::silu(&marked(large)?)?;
+            large.expect_marks_of::<bf16>(&y, silu)
+        }),
+        ours("nn::ops::softmax_last_dim", |large| {
+            let y = ops::softmax_last_dim(&with_rows(large, &row())?)?;
+            expect_rows_of(large, &y, &weights(&row()))
+        }),
+        ours("nn::RmsNorm", |large| {
+            let ones = large.tensor(large.full::<bf16>(&[1.; WIDTH])?, WIDTH);
+            let y = RmsNorm::new(ones, 1e-5).forward(&with_rows(large, &row())?)?;
+            let size = mean(&row().map(|x| x * x)).sqrt();
+            expect_rows_of(large, &y, &row().map(|x| x / size))
+        }),
+    ]
+}
+
+fn marked(large: &Large) -> Result<Tensor> {
+    Ok(large.tensor(large.marked::<bf16>()?, large.elements))
+}
+
+fn with_rows(large: &Large, row: &[f64]) -> Result<Tensor> {
+    let all = large.with_rows::<bf16>(large.elements, row)?;
+    Ok(large.tensor(all, (large.rows(), WIDTH)))
+}
+
+fn expect_rows_of(large: &Large, tensor: &Tensor, row: &[f64]) -> Result<()> {
+    for first in [0, large.elements - WIDTH] {
+        for (at, value) in row.iter().enumerate() {
+            large.expect_of::<bf16>(tensor, first + at, *value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The first and the last row, which end with what would be missing of them.
+fn row() -> [f64; WIDTH] {
+    let mut row = [0.; WIDTH];
+    (row[0], row[1], row[WIDTH - 1]) = (1., -0.5, 2.);
+    row
+}
+
+fn mean(row: &[f64]) -> f64 {
+    row.iter().sum::<f64>() / row.len() as f64
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1. / (1. + (-x).exp())
+}
+
+fn silu(x: f64) -> f64 {
+    x * sigmoid(x)
+}
+
+fn slope_of_silu(x: f64) -> f64 {
+    sigmoid(x) * (1. + x * (1. - sigmoid(x)))
+}
+
+fn weights(row: &[f64]) -> Vec<f64> {
+    let sum: f64 = row.iter().map(|x| x.exp()).sum();
+    row.iter().map(|x| x.exp() / sum).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+const SILU: u32 = 2;
+
+fn activation(large: &Large) -> Result<()> {
+    let (xs, mut ys) = (
+        large.marked::<bf16>()?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    let (len, zero) = (large.elements as u64, 0f64);
+    launch!(large, code("activation"), "activation_bf16", each_element(large.elements);
+        &len, &SILU, &zero, &zero, &xs, &mut ys);
+    large.expect_marks(&ys, silu)
+}
+
+fn activation_backward(large: &Large) -> Result<()> {
+    let (xs, dys) = (large.marked::<bf16>()?, large.marked::<bf16>()?);
+    let mut dxs = large.zeros::<bf16>(large.elements)?;
+    let (len, zero) = (large.elements as u64, 0f64);
+    launch!(large, code("activation"), "activation_backward_bf16", each_element(large.elements);
+        &len, &SILU, &zero, &zero, &xs, &dys, &mut dxs);
+    large.expect_marks(&dxs, |x| x * slope_of_silu(x))
+}
+
+/// Gates that are the marks, and 3 where they are.
+fn pairs(large: &Large) -> Result<CudaSlice<bf16>> {
+    let mut xs = large.zeros(2 * large.elements)?;
+    for (at, value) in large.marks() {
+        let gate = at + at / WIDTH * WIDTH;
+        large.put(&mut xs, gate, value)?;
+        large.put(&mut xs, gate + WIDTH, 3.)?;
+    }
+    Ok(xs)
+}
+
+fn swiglu(large: &Large) -> Result<()> {
+    let (xs, mut ys) = (pairs(large)?, large.zeros::<bf16>(large.elements)?);
+    let (len, width) = (large.elements as u64, WIDTH as u64);
+    launch!(large, code("activation"), "swiglu_bf16", each_element(large.elements);
+        &len, &width, &xs, &mut ys);
+    large.expect_marks(&ys, |x| silu(x) * 3.)
+}
+
+fn swiglu_backward(large: &Large) -> Result<()> {
+    let (xs, dys) = (pairs(large)?, large.marked::<bf16>()?);
+    let mut dxs = large.zeros::<bf16>(2 * large.elements)?;
+    let (len, width) = (large.elements as u64, WIDTH as u64);
+    launch!(large, code("activation"), "swiglu_backward_bf16", each_element(large.elements);
+        &len, &width, &xs, &dys, &mut dxs);
+    for (at, x) in large.marks() {
+        let gate = at + at / WIDTH * WIDTH;
+        large.expect(&dxs, gate, 3. * slope_of_silu(x) * x)?;
+        large.expect(&dxs, gate + WIDTH, silu(x) * x)?;
+    }
+    Ok(())
+}
+
+/// `Chunk` of attention.cu: one head, all keys of all rows.
+fn chunk(large: &Large) -> [u64; 19] {
+    let (rows, keys) = (large.rows() as u64, WIDTH as u64);
+    let far = 1i64 << 40;
+    let mut chunk = [0; 19];
+    (chunk[0], chunk[1], chunk[2]) = (1, rows, keys);
+    (chunk[4], chunk[5]) = (rows, keys);
+    (chunk[6], chunk[7]) = (-far as u64, far as u64);
+    // The mask has a row for each query.
+    (chunk[11], chunk[12]) = (keys, 1);
+    chunk[18] = WIDTH as u64;
+    chunk
+}
+
+fn attention_weights(large: &Large) -> Result<()> {
+    // Half of each sum.
+    let half = row().map(|x| x / 2.);
+    let mask = large.with_rows::<bf16>(large.elements, &half)?;
+    let scores = large.with_rows::<f32>(large.elements, &half)?;
+    let mut statistics = large.zeros::<f32>(2 * large.rows())?;
+    let mut all = large.zeros::<bf16>(large.elements)?;
+    launch!(large, code("attention"), "attention_weights_bf16", each_row(large.rows(), WIDTH);
+        &chunk(large), &mask, &0u64, &scores, &mut statistics, &mut all);
+    let sum: f64 = row().map(|x| (x - 2.).exp()).iter().sum();
+    large.expect_rows(&statistics, &[2., 1. / sum])?;
+    large.expect_rows(&all, &weights(&row()))
+}
+
+fn attention_gradients(large: &Large) -> Result<()> {
+    let rows = large.rows();
+    let sum: f64 = row().map(|x| (x - 2.).exp()).iter().sum();
+    let statistics = large.with_rows::<f32>(2 * rows, &[2., 1. / sum])?;
+    let outputs = large.with_rows::<bf16>(large.elements, &row())?;
+    let scores = large.with_rows::<f32>(large.elements, &row())?;
+    let (mut all, mut slopes) = (
+        large.zeros::<bf16>(large.elements)?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    launch!(large, code("attention"), "attention_gradients_bf16", each_row(rows, WIDTH);
+        &chunk(large), &0u64, &0u64, &statistics, &outputs, &outputs, &scores, &scores, &mut all, &mut slopes);
+    let (of_row, along) = (weights(&row()), dot(&row(), &row()));
+    large.expect_rows(&all, &of_row)?;
+    let slope = of_row.iter().zip(row()).map(|(w, x)| w * (x - along));
+    large.expect_rows(&slopes, &slope.collect::<Vec<_>>())
+}
+
+fn add_to_rows(large: &Large) -> Result<()> {
+    let (mut ys, bias) = (large.marked::<bf16>()?, large.full::<bf16>(&[4.; WIDTH])?);
+    let (len, width) = (large.elements as u64, WIDTH as u64);
+    launch!(large, code("bias"), "add_to_rows_bf16", each_element(large.elements);
+        &len, &width, &bias, &mut ys);
+    large.expect_marks(&ys, |x| x + 4.)
+}
+
+/// Each cell has half a row at either end of the tensor: so the first and the last cell have the first and the last elements.
+fn cell_sums(large: &Large) -> Result<()> {
+    let (cells, half) = (large.rows(), &row()[..WIDTH / 2]);
+    let twice: Vec<_> = half.iter().map(|x| 2. * x).collect();
+    let xs = large.with_ends::<bf16>(large.elements, [half, &twice])?;
+    let dys = large.with_ends::<bf16>(large.elements, [half, &twice])?;
+    let means = large.zeros::<f32>(cells)?;
+    let (mut sums, mut products) = (large.zeros::<f32>(cells)?, large.zeros::<f32>(cells)?);
+    let (outer, number, inner) = (2u64, cells as u64, WIDTH as u64 / 2);
+    launch!(large, code("cells"), "cell_sums_bf16", each_row(cells, WIDTH);
+        &outer, &number, &inner, &0u32, &means, &xs, &dys, &mut sums, &mut products);
+    for (cell, half) in [(0, half), (cells - 1, &twice)] {
+        large.expect(&sums, cell, half.iter().sum())?;
+        large.expect(&products, cell, dot(half, half))?;
+    }
+    Ok(())
+}
+
+fn cell_scaling(large: &Large) -> Result<()> {
+    let (xs, mut ys) = (
+        large.marked::<bf16>()?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    let [means, scales, shifts] = [1., 2., 4.].map(|value| large.full::<f32>(&[value; WIDTH]));
+    let (len, cells, inner) = (large.elements as u64, WIDTH as u64, 1u64);
+    launch!(large, code("cells"), "cell_scaling_bf16", each_element(large.elements);
+        &len, &cells, &inner, &means?, &scales?, &shifts?, &xs, &mut ys);
+    large.expect_marks(&ys, |x| (x - 1.) * 2. + 4.)
+}
+
+fn cell_gradient(large: &Large) -> Result<()> {
+    let (xs, dys) = (large.marked::<bf16>()?, large.marked::<bf16>()?);
+    let mut dxs = large.zeros::<bf16>(large.elements)?;
+    let [means, scales, slopes, shifts] =
+        [1., 2., 4., 8.].map(|value| large.full::<f32>(&[value; WIDTH]));
+    let (len, cells, inner) = (large.elements as u64, WIDTH as u64, 1u64);
+    launch!(large, code("cells"), "cell_gradient_bf16", each_element(large.elements);
+        &len, &cells, &inner, &means?, &scales?, &slopes?, &shifts?, &xs, &dys, &mut dxs);
+    large.expect_marks(&dxs, |x| x * 2. - (x - 1.) * 4. - 8.)
+}
+
+/// The last class in the last row, the first one in all others.
+fn targets(large: &Large) -> Result<CudaSlice<i64>> {
+    let mut targets = large.zeros(large.rows())?;
+    large.put(&mut targets, large.rows() - 1, WIDTH as f64 - 1.)?;
+    Ok(targets)
+}
+
+/// The first and the last row of logits.
+fn logits() -> [[f64; WIDTH]; 2] {
+    [row(), row().map(|x| 2. * x)]
+}
+
+/// The loss of the first and of the last row, and their slopes.
+fn losses() -> [(f64, Vec<f64>); 2] {
+    let [first, last] = logits();
+    [(first, 0), (last, WIDTH - 1)].map(|(row, target)| {
+        let mut slopes = weights(&row);
+        let loss = -slopes[target].ln();
+        slopes[target] -= 1.;
+        (loss, slopes)
+    })
+}
+
+fn expect_slopes<T: Value>(large: &Large, dxs: &CudaSlice<T>) -> Result<()> {
+    for (first, (_, slopes)) in [0, large.elements - WIDTH].into_iter().zip(losses()) {
+        for (at, slope) in slopes.iter().enumerate() {
+            large.expect(dxs, first + at, *slope)?;
+        }
+    }
+    Ok(())
+}
+
+fn expect_losses(large: &Large, found: &CudaSlice<f32>) -> Result<()> {
+    let [(first, _), (last, _)] = losses();
+    large.expect(found, 0, first)?;
+    large.expect(found, large.rows() - 1, last)
+}
+
+/// The logarithm of the sum of exponentials below the largest one, of the first and of the last row.
+fn logs() -> [f64; 2] {
+    logits().map(|row| {
+        let above = row[WIDTH - 1];
+        row.map(|x| (x - above).exp()).iter().sum::<f64>().ln()
+    })
+}
+
+fn cross_entropy(large: &Large) -> Result<()> {
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let xs = large.with_ends::<bf16>(large.elements, [&first, &last])?;
+    let (mut losses, mut logs) = (large.zeros::<f32>(rows)?, large.zeros::<f32>(rows)?);
+    launch!(large, code("cross_entropy"), "cross_entropy_bf16", each_row(rows, WIDTH);
+        &(WIDTH as u64), &-100i64, &targets, &xs, &mut losses, &mut logs);
+    expect_losses(large, &losses)?;
+    let [first, last] = self::logs();
+    large.expect(&logs, 0, first)?;
+    large.expect(&logs, rows - 1, last)
+}
+
+fn cross_entropy_backward(large: &Large) -> Result<()> {
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let xs = large.with_ends::<bf16>(large.elements, [&first, &last])?;
+    let [of_first, of_last] = logs();
+    let logs = large.with_ends::<f32>(rows, [&[of_first], &[of_last]])?;
+    let (factor, mut dxs) = (
+        large.full::<f32>(&[1.])?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    launch!(large, code("cross_entropy"), "cross_entropy_backward_bf16", each_row(rows, WIDTH);
+        &(WIDTH as u64), &-100i64, &targets, &logs, &factor, &xs, &mut dxs);
+    expect_slopes(large, &dxs)
+}
+
+fn linear_cross_entropy(large: &Large) -> Result<()> {
+    let (rows, targets, [first, last]) = (large.rows(), targets(large)?, logits());
+    let mut xs = large.with_ends::<f32>(large.elements, [&first, &last])?;
+    let mut losses = large.zeros::<f32>(rows)?;
+    launch!(large, code("linear_cross_entropy"), "linear_cross_entropy_f32", each_row(rows, WIDTH);
+        &(WIDTH as u64), &-100i64, &0f32, &0f32, &0f32, &1u32, &targets, &0u64, &0u64, &mut xs, &mut losses);
+    expect_losses(large, &losses)?;
+    expect_slopes(large, &xs)
+}
+
+fn scale(large: &Large) -> Result<()> {
+    let (factor, mut xs) = (large.full::<f32>(&[4.])?, large.marked::<f32>()?);
+    launch!(large, code("linear_cross_entropy"), "scale_f32", each_element(large.elements);
+        &(large.elements as u64), &factor, &mut xs);
+    large.expect_marks(&xs, |x| 4. * x)
+}
+
+fn dropout(large: &Large) -> Result<()> {
+    let (xs, mut ys) = (
+        large.marked::<bf16>()?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    // A thread has four elements. None is dropped.
+    let (len, threshold, factor) = (large.elements as u64, 0u32, 2f64);
+    launch!(large, code("dropout"), "dropout_bf16", each_element(large.elements / 4);
+        &len, &1u64, &2u64, &threshold, &factor, &xs, &mut ys);
+    large.expect_marks(&ys, |x| 2. * x)
+}
+
+/// One token more than the elements of 2^21 columns; the first and the last one take rows.
+fn embedding_backward(large: &Large) -> Result<()> {
+    let (width, rows) = (1 << 21, 2);
+    let tokens = large.elements / width + 1;
+    let mut numbers = large.full::<i64>(&vec![-1.; tokens])?;
+    large.put(&mut numbers, 0, 0.)?;
+    large.put(&mut numbers, tokens - 1, 1.)?;
+    let [first, last] = logits();
+    let dys = large.with_ends::<bf16>(tokens * width, [&first, &last])?;
+    let mut sums = large.zeros::<bf16>(rows * width)?;
+    launch!(large, code("embedding"), "embedding_backward_bf16", grid(rows, 256);
+        &(tokens as u64), &(width as u64), &u64::MAX, &numbers, &dys, &mut sums);
+    for (at, value) in first.iter().enumerate() {
+        large.expect(&sums, at, *value)?;
+    }
+    for (at, value) in last.iter().enumerate() {
+        large.expect(&sums, rows * width - WIDTH + at, *value)?;
+    }
+    Ok(())
+}
+
+fn embedding_backward_of_a_table(large: &Large) -> Result<()> {
+    let (rows, tokens) = (large.rows(), 300);
+    let mut numbers = large.full::<i64>(&vec![-1.; tokens])?;
+    large.put(&mut numbers, 0, 0.)?;
+    large.put(&mut numbers, tokens - 1, rows as f64 - 1.)?;
+    let dys = large.with_rows::<bf16>(tokens * WIDTH, &row())?;
+    let mut sums = large.zeros::<bf16>(large.elements)?;
+    launch!(large, code("embedding"), "embedding_backward_bf16", grid(rows, 256);
+        &(tokens as u64), &(WIDTH as u64), &u64::MAX, &numbers, &dys, &mut sums);
+    large.expect_rows(&sums, &row())
+}
+
+/// A normalized row, and 1 / its deviation.
+fn normal() -> ([f64; WIDTH], f64) {
+    let middle = mean(&row());
+    let scale = 1. / mean(&row().map(|x| (x - middle).powi(2))).sqrt();
+    (row().map(|x| (x - middle) * scale), scale)
+}
+
+fn rows_forward(large: &Large) -> Result<()> {
+    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let mut ys = large.zeros::<bf16>(large.elements)?;
+    let [weight, bias] = [2., 4.].map(|value| large.full::<bf16>(&[value; WIDTH]));
+    launch!(large, code("norm"), "rows_forward_bf16", each_row(large.rows(), WIDTH);
+        &(WIDTH as u64), &1e-9f64, &1u32, &xs, &weight?, &bias?, &mut ys);
+    large.expect_rows(&ys, &normal().0.map(|x| 2. * x + 4.))
+}
+
+fn rows_backward(large: &Large) -> Result<()> {
+    let rows = large.rows();
+    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let mut upwards = [0.; WIDTH];
+    (upwards[0], upwards[WIDTH - 1]) = (1., -3.);
+    let dys = large.with_rows::<bf16>(large.elements, &upwards)?;
+    let mut dxs = large.zeros::<bf16>(large.elements)?;
+    let (weight, mut none) = (large.full::<bf16>(&[1.; WIDTH])?, large.zeros::<f32>(1)?);
+    launch!(large, code("norm"), "rows_backward_bf16", each_row(rows, WIDTH);
+        &(WIDTH as u64), &(rows as u64), &1u64, &1e-9f64, &1u32, &0u32, &xs, &weight, &dys, &mut dxs, &mut none);
+    let (normal, scale) = normal();
+    let (along, middle) = (dot(&upwards, &normal) / WIDTH as f64, mean(&upwards));
+    let slopes = upwards.iter().zip(normal);
+    let slopes = slopes.map(|(dy, n)| scale * (dy - middle - n * along));
+    large.expect_rows(&dxs, &slopes.collect::<Vec<_>>())
+}
+
+/// Sums of as many elements: two rows for each of 512 blocks.
+const BLOCKS: usize = 512;
+
+fn rows_backward_with_sums(large: &Large) -> Result<()> {
+    let width = large.elements.div_ceil(2 * BLOCKS) + 1;
+    let xs = large.with_rows::<bf16>(BLOCKS * width, &[1.])?;
+    let dys = large.with_rows::<bf16>(BLOCKS * width, &[3.])?;
+    let (weight, mut dxs) = (
+        large.zeros::<bf16>(width)?,
+        large.zeros::<bf16>(BLOCKS * width)?,
+    );
+    let mut sums = large.zeros::<f32>(2 * BLOCKS * width)?;
+    // Each block has one row. The root of its mean of squares is that of eps.
+    launch!(large, code("norm"), "rows_backward_bf16", each_row(BLOCKS, width);
+        &(width as u64), &(BLOCKS as u64), &1u64, &1f64, &0u32, &1u32, &xs, &weight, &dys, &mut dxs, &mut sums);
+    // Of the first and of the last row, the product with the normal element, and the element.
+    for at in [
+        0,
+        width,
+        (2 * BLOCKS - 1) * width - 1,
+        2 * BLOCKS * width - 1,
+    ] {
+        large.expect(&sums, at, 3.)?;
+    }
+    Ok(())
+}
+
+fn rows_sums(large: &Large) -> Result<()> {
+    let width = large.elements.div_ceil(2 * BLOCKS) + 1;
+    let sums = large.with_ends::<f32>(2 * BLOCKS * width, [&[3.], &[5.]])?;
+    let (mut dw, mut db) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
+    launch!(large, code("norm"), "rows_sums_bf16", grid((2 * width).div_ceil(32), 256);
+        &(width as u64), &(BLOCKS as u64), &sums, &mut dw, &mut db);
+    large.expect(&dw, 0, 3.)?;
+    large.expect(&db, width - 1, 5.)
+}
+
+fn softmax(large: &Large) -> Result<()> {
+    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let mut ys = large.zeros::<bf16>(large.elements)?;
+    launch!(large, code("softmax"), "softmax_bf16", each_row(large.rows(), WIDTH);
+        &(WIDTH as u64), &0u32, &xs, &mut ys);
+    large.expect_rows(&ys, &weights(&row()))
+}
+
+fn softmax_backward(large: &Large) -> Result<()> {
+    let ys = large.with_rows::<bf16>(large.elements, &row())?;
+    let mut dxs = large.zeros::<bf16>(large.elements)?;
+    launch!(large, code("softmax"), "softmax_backward_bf16", each_row(large.rows(), WIDTH);
+        &(WIDTH as u64), &0u32, &ys, &ys, &mut dxs);
+    let along = dot(&row(), &row());
+    large.expect_rows(&dxs, &row().map(|y| y * (y - along)))
+}
