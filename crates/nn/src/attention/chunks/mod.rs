@@ -6,6 +6,8 @@ mod composed;
 mod kernels;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "cuda")]
+mod views;
 
 use std::ops::Range;
 
@@ -29,6 +31,10 @@ pub fn most_scores(dtype: DType, device: &Device) -> usize {
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2). Chunks have at most `most` scores, if a
 /// query of one key head has not more.
 pub fn forward(rule: &Rule, all: [&Tensor; 3], most: usize) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if all[0].device().is_cuda() {
+        return views::forward(rule, all, most);
+    }
     let parts = Part::of(&rule.sizes, most);
     let (mut outputs, mut statistics) = (Vec::new(), Vec::new());
     for part in &parts {
@@ -58,7 +64,7 @@ fn forward_part(rule: &Rule, [q, k, v]: [&Tensor; 3], most: usize) -> Result<(Te
         }
         let q = chunk.group(&chunk.of(q)?)?;
         let scores = chunk.scores(rule.scale, &q, &k)?;
-        let [weights, of_chunk] = weights(&chunk, &scores, dtype)?;
+        let [weights, of_chunk] = composed::weights(&chunk, &scores, dtype)?;
         let values = chunk.group(&weights)?.matmul(&chunk.seen(&v)?)?;
         let values = chunk.ungroup(&values)?.transpose(1, 2)?.contiguous()?;
         output.slice_set(&values, 1, chunk.first)?;
@@ -75,6 +81,11 @@ pub fn backward(
     of_mask: bool,
     most: usize,
 ) -> Result<[Option<Tensor>; 4]> {
+    #[cfg(feature = "cuda")]
+    if statistics.device().is_cuda() && !of_mask {
+        let [dq, dk, dv] = views::backward(rule, all, statistics, most)?;
+        return Ok([Some(dq), Some(dk), Some(dv), None]);
+    }
     let parts = match of_mask {
         true => vec![Part::whole(&rule.sizes)], // the mask's gradient adds up samples and heads
         false => Part::of(&rule.sizes, most),
@@ -123,7 +134,7 @@ fn backward_part(
         let (q, gradient) = (chunk.group(&chunk.of(q)?)?, chunk.group(&rows[2])?);
         let scores = chunk.scores(rule.scale, &q, &k)?;
         let gradients = chunk.scores(1., &gradient, &v)?;
-        let found = differentiate(&chunk, [scores, gradients], rows.each_ref(), of_mask)?;
+        let found = composed::differentiate(&chunk, [scores, gradients], rows.each_ref(), of_mask)?;
         let (weights, scores) = (chunk.group(&found.weights)?, chunk.group(&found.scores)?);
         chunk.add(1., &dv, &weights.t()?, &gradient)?;
         chunk.add(rule.scale, &dk, &scores.t()?, &q)?;
@@ -208,39 +219,11 @@ struct Found {
     mask: Option<Tensor>,
 }
 
-/// The weights in a type, and the statistics.
-fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
-    #[cfg(feature = "cuda")]
-    if scores.device().is_cuda() {
-        return kernels::weights(chunk, scores, dtype);
-    }
-    composed::weights(chunk, scores, dtype)
-}
-
-/// Given scores and the gradients of weights, and for each row the statistics, the output and its gradient.
-fn differentiate(
-    chunk: &Chunk,
-    [scores, gradients]: [Tensor; 2],
-    rows: [&Tensor; 3],
-    of_mask: bool,
-) -> Result<Found> {
-    #[cfg(feature = "cuda")]
-    if scores.device().is_cuda() && !of_mask {
-        let [weights, scores] = kernels::differentiate(chunk, [&scores, &gradients], rows)?;
-        return Ok(Found {
-            weights,
-            scores,
-            mask: None,
-        });
-    }
-    composed::differentiate(chunk, [&scores, &gradients], rows, of_mask)
-}
-
 /// `factor` · a · b in the type of sums. Where candle multiplies, it does so in the type of `a`.
 fn product(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if a.device().is_cuda() {
-        return cuda::product_of(factor, a, b);
+        return cuda::product_of(factor, a, b, wide(a.dtype()));
     }
     scaled(factor, &a.matmul(b)?.to_dtype(wide(a.dtype()))?)
 }
@@ -312,7 +295,10 @@ impl Chunk<'_> {
     /// (batch, heads, queries, width) as (batch, key heads, group · queries, width).
     fn group(&self, tensor: &Tensor) -> Result<Tensor> {
         let (sizes, width) = (self.rule.sizes, tensor.dim(D::Minus1)?);
-        tensor.reshape((sizes.batch, sizes.key_heads, (), width))
+        match sizes.group() {
+            1 => Ok(tensor.clone()),
+            _ => tensor.reshape((sizes.batch, sizes.key_heads, (), width)),
+        }
     }
 
     /// The other way.
@@ -336,7 +322,7 @@ impl Chunk<'_> {
         let seen = self.seen(into)?;
         #[cfg(feature = "cuda")]
         if a.device().is_cuda() {
-            return cuda::add_product(factor, &seen, a, b);
+            return cuda::put_product(factor, true, &seen, a, b);
         }
         let sum = (seen + product(1., a, &scaled(factor, b)?)?)?;
         into.slice_set(&sum, 2, 0)

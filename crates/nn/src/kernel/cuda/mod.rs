@@ -16,6 +16,6 @@ pub use disabled::run;
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    Argument, CudaKernel, Launch, Module, add_product, add_to_rows, each_row, losses_of_rows,
-    multiply, product_of, run, scale, smallest, sums_by_row,
+    Argument, CudaKernel, Launch, Module, add_to_rows, each_row, losses_of_rows, multiply,
+    product_of, put_product, regular, run, scale, smallest, sums_by_row,
 };
