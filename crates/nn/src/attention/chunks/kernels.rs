@@ -30,17 +30,18 @@ pub fn weights(
 }
 
 /// The weights, and the gradients of scores, from scores and the gradients of weights in the type of sums. Given also the statistics, the output
-/// and its gradient as (batch, queries, heads, value width), of all samples, heads and queries.
+/// and its gradient of all samples, heads and queries, which lie in memory as (batch, queries, heads, value width).
 pub fn differentiate(
     chunk: &Chunk,
     [scores, gradients]: [Tensor; 2],
     [statistics, output, gradient]: [&Tensor; 3],
 ) -> Result<[Tensor; 2]> {
     let ([of_scores, of_statistics, of_values], dtype) = (counts(chunk), output.dtype());
+    let (output, gradient) = (output.transpose(1, 2)?, gradient.transpose(1, 2)?);
     let sources = [
         (statistics, wide(dtype), of_statistics),
-        (output, dtype, of_values),
-        (gradient, dtype, of_values),
+        (&output, dtype, of_values),
+        (&gradient, dtype, of_values),
         (&scores, wide(dtype), of_scores),
         (&gradients, wide(dtype), of_scores),
     ];

@@ -11,7 +11,7 @@ mod enabled;
 #[cfg(not(feature = "cuda"))]
 pub use any::CudaKernel;
 #[cfg(not(feature = "cuda"))]
-pub use disabled::run;
+pub use disabled::{put_product, run};
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]

@@ -125,8 +125,9 @@ impl Stored {
 
     /// Whether no two of the matrices share an element: each follows the one before it, or its rows lie between rows of the others.
     fn is_apart(&self) -> bool {
-        let between = self.count.saturating_sub(1).saturating_mul(self.stride) + self.columns;
-        let is_between = self.stride >= self.columns && between <= self.leading as usize;
+        let last = self.count.saturating_sub(1).saturating_mul(self.stride);
+        let is_between = last.saturating_add(self.columns) <= self.leading as usize;
+        let is_between = is_between && self.stride >= self.columns;
         self.count == 1 || self.stride >= self.of_one() || is_between
     }
 
@@ -186,8 +187,8 @@ fn product<T: Element<Sum: CudaDType> + CudaDType, C: CudaDType + WithDType>(
     let (into, _writes) = into.device_ptr_mut(&stream);
     // SAFETY: each address is that of matrices of these sizes and strides, `Stored::len` elements that were checked to lie within
     // their slice. The slices live until the guards are dropped, after the call, on the stream of the handle. `into` is borrowed mutably,
-    // so it overlaps neither `a` nor `b`, and no two of its matrices share an element (`Stored::is_apart`). The scalars are of the type that goes with the type
-    // of sums.
+    // so it overlaps neither `a` nor `b`, and no two of its matrices share an element (`Stored::is_apart`). The types of operands and result are
+    // those of their slices, and the scalars are of the type that goes with the type of sums.
     unsafe {
         result::gemm_strided_batched_ex(
             *blas.handle(),
