@@ -1,5 +1,6 @@
 // Attention: what happens to a chunk of scores between products of matrices. src/attention/chunks/kernels.rs launches a block
-// for each row of (batch, heads, queries, keys).
+// for each row of (batch, heads, queries, keys). Scores and weights are those of the chunk; statistics (batch, heads, queries, 2), outputs
+// and their gradients (batch, queries, heads, value width) are those of all samples, heads and queries.
 
 #include "philox.cuh"
 #include "rows.cuh"
@@ -21,8 +22,9 @@ struct Chunk {
     uint64_t threshold;
     uint64_t first_head;  // among those of all samples
     uint64_t value_width; // of a row of values
+    uint64_t all_heads;   // of a sample
 };
-static_assert(sizeof(Chunk) == 19 * 8, "src/attention/chunks/kernels.rs passes 19 numbers of 8 bytes");
+static_assert(sizeof(Chunk) == 20 * 8, "src/attention/chunks/kernels.rs passes 20 numbers of 8 bytes");
 
 // The maximum of a row that sees nothing: exp(-infinity - it) is 0.
 template <typename W> struct Least;
@@ -42,7 +44,9 @@ template <typename T> struct Row {
     uint64_t from; // the keys that the query sees
     uint64_t seen;
     uint64_t first_score;
-    uint64_t start; // of the row in the chunk
+    uint64_t start;      // of the row in the chunk
+    uint64_t statistics; // of the row among all
+    uint64_t values;     // the same in outputs
 
     __device__ Row(const Chunk &chunk, const T *all, const W *slopes) : chunk(chunk) {
         const uint64_t row = blockIdx.x;
@@ -56,8 +60,14 @@ template <typename T> struct Row {
         const int64_t nearest = (int64_t)query + chunk.first_seen, last = (int64_t)query + chunk.last_seen;
         from = nearest < 0 ? 0 : (uint64_t)nearest;
         seen = last < 0 ? 0 : (uint64_t)last >= chunk.keys ? chunk.keys : (uint64_t)last + 1;
-        first_score = ((chunk.first_head + batch * chunk.heads + head) * chunk.all_queries + query) * chunk.all_keys;
+        const uint64_t of_all = chunk.first_head + batch * chunk.heads + head; // among the heads of all samples
+        const uint64_t all_before = of_all * chunk.all_queries + query;
+        first_score = all_before * chunk.all_keys;
         start = row * chunk.keys;
+        statistics = 2 * all_before;
+        const uint64_t sample = of_all / chunk.all_heads;
+        const uint64_t position = sample * chunk.all_queries + query;
+        values = (position * chunk.all_heads + of_all % chunk.all_heads) * chunk.value_width;
     }
 
     // What softmax takes. `slope` is the derivative of soft capping.
@@ -114,8 +124,8 @@ static __device__ void attention_weights(const Chunk &chunk, const T *mask, cons
     sum = over_block<Sum>(sum * exp(own - most));
     const W inverse = sum == 0 ? 0 : 1 / sum;
     if (threadIdx.x == 0) {
-        statistics[2 * blockIdx.x] = most;
-        statistics[2 * blockIdx.x + 1] = inverse;
+        statistics[row.statistics] = most;
+        statistics[row.statistics + 1] = inverse;
     }
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
         W weight = 0;
@@ -135,11 +145,10 @@ static __device__ void attention_gradients(const Chunk &chunk, const T *mask, co
                                            T *of_scores) {
     typedef Wide<T> W;
     const Row<T> row(chunk, mask, slopes);
-    const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
-    const uint64_t values = blockIdx.x * chunk.value_width;
+    const W most = statistics[row.statistics], inverse = statistics[row.statistics + 1];
     W sum = 0;
     for (uint64_t at = threadIdx.x; at < chunk.value_width; at += blockDim.x) {
-        sum += widen(outputs[values + at]) * widen(of_outputs[values + at]);
+        sum += widen(outputs[row.values + at]) * widen(of_outputs[row.values + at]);
     }
     sum = over_block<Sum>(sum);
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {

@@ -65,7 +65,9 @@ fn several_chunks() -> Result<()> {
     compare([1, 1, 1, 1030, 3, 1, 1], &|_| Ok(Attention::default()))?;
     compare([1, 1, 1, 1030, 3, 1, 1], &|_| {
         Ok(Attention::default().causal())
-    })
+    })?;
+    // Of two samples, and of two key heads that each two heads share.
+    compare([2, 4, 2, 1030, 3, 1, 2], &|_| Ok(Attention::default()))
 }
 
 /// Parts of heads, and chunks of queries in them.

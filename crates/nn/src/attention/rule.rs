@@ -286,6 +286,8 @@ pub struct Rule {
     pub slopes: Option<Tensor>,
     /// The first head among those of all samples: not 0 in a part.
     pub first_head: usize,
+    /// Heads of a sample, also in a part.
+    pub all_heads: usize,
     /// The key at the position of the first query.
     pub offset: i64,
     /// The first and the last key that the first query sees, if there were so many; each query sees one further than that before it.
@@ -334,6 +336,7 @@ impl Rule {
             mask: mask.transpose()?,
             slopes: slopes.transpose()?,
             first_head: 0,
+            all_heads: sizes.heads,
             offset,
             seen: seen.map(|key| key.clamp(-queries, keys)),
         })

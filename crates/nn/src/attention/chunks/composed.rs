@@ -24,18 +24,17 @@ pub fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 
 
 pub fn differentiate(
     chunk: &Chunk,
-    [scores, gradients]: [&Tensor; 2],
+    [scores, mut gradients]: [Tensor; 2],
     [statistics, output, gradient]: [&Tensor; 3],
     of_mask: bool,
 ) -> Result<Found> {
     let (dtype, wide) = (output.dtype(), scores.dtype());
     // Σ weight · gradient of each row.
     let sums = (output.to_dtype(wide)? * gradient.to_dtype(wide)?)?.sum_keepdim(D::Minus1)?;
-    let scores = Logits::new(chunk, scores)?;
+    let scores = Logits::new(chunk, &scores)?;
     let (most, inverses) = (statistics.narrow(3, 0, 1)?, statistics.narrow(3, 1, 1)?);
     let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
     let mut weights = exponentials.broadcast_mul(&inverses)?;
-    let mut gradients = gradients.clone();
     let dropout = chunk.rule.dropout.as_ref();
     let kept = dropout.map(|dropout| kept(chunk, dropout, &weights));
     let kept = kept.transpose()?;

@@ -1,5 +1,6 @@
 //! Attention on any device: parts of samples and heads, in them chunks of queries, products of matrices, and kernels between them. Scores and
-//! sums are in the type of sums.
+//! sums are in the type of sums. Parts write into results that all of them share. On CUDA products read views of the inputs and write into views
+//! of the results, and kernels find the rows of a chunk among those of all samples, so that little is copied.
 
 mod composed;
 #[cfg(feature = "cuda")]
@@ -12,7 +13,6 @@ use std::ops::Range;
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::rule::{Rule, Sizes, wide};
-#[cfg(feature = "cuda")]
 use crate::kernel::cuda;
 
 /// How many scores a chunk has at most. With their gradients and what both become in the type of the inputs they take 4 MiB on the CPU and
@@ -29,42 +29,40 @@ pub fn most_scores(dtype: DType, device: &Device) -> usize {
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2). Chunks have at most `most` scores, if a
 /// query of one key head has not more.
 pub fn forward(rule: &Rule, all: [&Tensor; 3], most: usize) -> Result<(Tensor, Tensor)> {
-    let parts = Part::of(&rule.sizes, most);
-    let (mut outputs, mut statistics) = (Vec::new(), Vec::new());
+    let (sizes, dtype, device) = (rule.sizes, all[0].dtype(), all[0].device());
+    let output = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
+    let mut output = Tensor::zeros(output, dtype, device)?;
+    let statistics = (sizes.batch, sizes.heads, sizes.queries, 2);
+    let statistics = Tensor::zeros(statistics, wide(dtype), device)?;
+    let (parts, most) = cut(&sizes, most, device);
     for part in &parts {
         let rule = rule.part(&part.samples, &part.key_heads)?;
         let [q, k, v] = all.map(|tensor| part.narrow(tensor));
-        let (output, of_part) = forward_part(&rule, [&q?, &k?, &v?], most)?;
-        outputs.push(output);
-        statistics.push(of_part);
-    }
-    Ok((
-        joined(&parts, &outputs, 2)?,
-        joined(&parts, &statistics, 1)?,
-    ))
-}
-
-fn forward_part(rule: &Rule, [q, k, v]: [&Tensor; 3], most: usize) -> Result<(Tensor, Tensor)> {
-    let (sizes, dtype, device) = (rule.sizes, q.dtype(), q.device());
-    let output = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
-    let output = Tensor::zeros(output, dtype, device)?;
-    let mut statistics = Vec::new();
-    let (k, v) = (k.contiguous()?, v.contiguous()?);
-    for chunk in chunks(rule, most) {
-        if chunk.keys == 0 {
-            let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
-            statistics.push(Tensor::zeros(rows, wide(dtype), device)?);
-            continue;
+        let (q, k, v) = (q?, regular(&k?)?, regular(&v?)?);
+        for chunk in chunks(&rule, most).filter(|chunk| chunk.keys > 0) {
+            let scores = chunk.scores(rule.scale, &chunk.rows(&q)?, &k)?;
+            let weights = weights(&chunk, part, &scores, &statistics, dtype)?;
+            if chunk.writes_output(device) {
+                let into = part.narrow(&output.transpose(1, 2)?)?;
+                chunk.write_output(&into, &weights, &chunk.seen(&v)?)?;
+                continue;
+            }
+            let values = product(1., &chunk.shaped(&weights)?, &chunk.columns(&v)?, dtype)?;
+            let values = chunk.ungroup(&values)?.transpose(1, 2)?.contiguous()?;
+            if values.dims() == output.dims() {
+                output = values;
+                continue;
+            }
+            let into = output.narrow(0, part.samples.start, part.samples.len())?;
+            // Of one sample there may be a part of the heads.
+            let rows = into.narrow(1, chunk.first, chunk.queries)?;
+            match rule.sizes.batch {
+                1 => rows.slice_set(&values, 2, rule.first_head % rule.all_heads)?,
+                _ => into.slice_set(&values, 1, chunk.first)?,
+            }
         }
-        let q = chunk.group(&chunk.of(q)?)?;
-        let scores = chunk.scores(rule.scale, &q, &k)?;
-        let [weights, of_chunk] = weights(&chunk, &scores, dtype)?;
-        let values = chunk.group(&weights)?.matmul(&chunk.seen(&v)?)?;
-        let values = chunk.ungroup(&values)?.transpose(1, 2)?.contiguous()?;
-        output.slice_set(&values, 1, chunk.first)?;
-        statistics.push(of_chunk);
     }
-    Ok((output, Tensor::cat(&statistics, 2)?))
+    Ok((output, statistics))
 }
 
 /// The gradients of q, k, v and, if asked for, of the mask.
@@ -75,66 +73,61 @@ pub fn backward(
     of_mask: bool,
     most: usize,
 ) -> Result<[Option<Tensor>; 4]> {
-    let parts = match of_mask {
-        true => vec![Part::whole(&rule.sizes)], // the mask's gradient adds up samples and heads
-        false => Part::of(&rule.sizes, most),
+    let [q, k, v, output, gradient] = all;
+    let (sizes, dtype, device) = (rule.sizes, q.dtype(), q.device());
+    // As the output lies in memory.
+    let gradient = gradient.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+    let rows = [statistics, output, &gradient];
+    let (parts, most) = match of_mask {
+        true => (vec![Part::whole(&sizes)], most), // the mask's gradient adds up samples and heads
+        false => cut(&sizes, most, device),
     };
-    let (mut found, mut dmask) = ([const { Vec::new() }; 3], None);
+    let adds = most < usize::MAX;
+    let of_sums = if adds { wide(dtype) } else { dtype };
+    let zeros = |like: &Tensor, dtype| Tensor::zeros(like.shape(), dtype, device);
+    let found = [zeros(q, dtype)?, zeros(k, of_sums)?, zeros(v, of_sums)?];
+    let mask = rule.mask.as_ref().filter(|_| of_mask);
+    let mut dmask = mask.map(|mask| zeros(mask, of_sums)).transpose()?;
     for part in &parts {
         let rule = rule.part(&part.samples, &part.key_heads)?;
-        let [q, k, v, output, gradient] = all.map(|tensor| part.narrow(tensor));
-        let all = [&q?, &k?, &v?, &output?, &gradient?];
-        let statistics = part.narrow(statistics)?;
-        let (gradients, of_part) = backward_part(&rule, all, &statistics, of_mask, most)?;
-        for (found, gradient) in found.iter_mut().zip(gradients) {
-            found.push(gradient);
+        let [q, k, v, gradient] = [q, k, v, &gradient].map(|tensor| part.narrow(tensor));
+        let (q, k, v, gradient) = (q?, regular(&k?)?, regular(&v?)?, gradient?);
+        let [dq, dk, dv] = found.each_ref().map(|tensor| part.narrow(tensor));
+        let (dq, dk, dv) = (dq?, dk?, dv?);
+        for chunk in chunks(&rule, most).filter(|chunk| chunk.keys > 0) {
+            let (q, gradient) = (chunk.rows(&q)?, chunk.rows(&gradient)?);
+            let scores = chunk.scores(rule.scale, &q, &k)?;
+            let gradients = chunk.scores(1., &gradient, &v)?;
+            let found = differentiate(&chunk, part, [scores, gradients], rows, of_mask)?;
+            let weights = chunk.group(&found.weights)?.t()?;
+            chunk.add(1., adds, &dv, &weights, &chunk.group(&gradient)?)?;
+            let of_scores = chunk.group(&found.scores)?.t()?;
+            chunk.add(rule.scale, adds, &dk, &of_scores, &chunk.group(&q)?)?;
+            chunk.write(&dq, &chunk.shaped(&found.scores)?, &chunk.columns(&k)?)?;
+            if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
+                into_rows(into, &chunk, &from)?;
+            }
         }
-        dmask = of_part;
     }
-    let [dq, dk, dv] = found.map(|found| joined(&parts, &found, 1));
-    Ok([Some(dq?), Some(dk?), Some(dv?), dmask])
+    let [dq, dk, dv] = found;
+    let (dk, dv) = (dk.to_dtype(dtype)?, dv.to_dtype(dtype)?);
+    let dmask = dmask.map(|dmask| dmask.to_dtype(dtype)).transpose()?;
+    Ok([Some(dq), Some(dk), Some(dv), dmask])
 }
 
-fn backward_part(
-    rule: &Rule,
-    [q, k, v, output, gradient]: [&Tensor; 5],
-    statistics: &Tensor,
-    of_mask: bool,
-    most: usize,
-) -> Result<([Tensor; 3], Option<Tensor>)> {
-    let (dtype, device) = (q.dtype(), q.device());
-    let (k, v) = (k.contiguous()?, v.contiguous()?);
-    let dq = Tensor::zeros(q.shape(), dtype, device)?;
-    let dk = Tensor::zeros(k.shape(), wide(dtype), device)?;
-    let dv = Tensor::zeros(v.shape(), wide(dtype), device)?;
-    let mut dmask = match rule.mask.as_ref().filter(|_| of_mask) {
-        Some(mask) => Some(Tensor::zeros(mask.shape(), wide(dtype), device)?),
-        None => None,
-    };
-    for chunk in chunks(rule, most) {
-        if chunk.keys == 0 {
-            continue;
+/// Parts, and how many scores a chunk has at most. On CUDA chunks of several key heads that query heads share have all queries, so that nothing
+/// has to be copied.
+fn cut(sizes: &Sizes, most: usize, device: &Device) -> (Vec<Part>, usize) {
+    let of_key_head = (sizes.group() * sizes.queries).saturating_mul(sizes.keys);
+    match sizes.group() {
+        // A part is a chunk, whose number of queries is not rounded.
+        _ if !device.is_cuda() => (Part::of(sizes, most), most),
+        _ if sizes.queries <= MOST_QUERIES && of_key_head <= most => {
+            (Part::of(sizes, most), usize::MAX)
         }
-        let rows = [
-            chunk.of(statistics)?,
-            chunk.of(output)?,
-            chunk.of(gradient)?,
-        ];
-        let (q, gradient) = (chunk.group(&chunk.of(q)?)?, chunk.group(&rows[2])?);
-        let scores = chunk.scores(rule.scale, &q, &k)?;
-        let gradients = chunk.scores(1., &gradient, &v)?;
-        let found = differentiate(&chunk, [scores, gradients], rows.each_ref(), of_mask)?;
-        let (weights, scores) = (chunk.group(&found.weights)?, chunk.group(&found.scores)?);
-        chunk.add(1., &dv, &weights.t()?, &gradient)?;
-        chunk.add(rule.scale, &dk, &scores.t()?, &q)?;
-        let of_chunk = product(rule.scale, &scores, &chunk.seen(&k)?)?;
-        dq.slice_set(&chunk.ungroup(&of_chunk.to_dtype(dtype)?)?, 2, chunk.first)?;
-        if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
-            into_rows(into, &chunk, &from)?;
-        }
+        1 => (Part::of(sizes, most), most),
+        _ => (Part::of(sizes, 1), most),
     }
-    let dmask = dmask.map(|dmask| dmask.to_dtype(dtype)).transpose()?;
-    Ok(([dq, dk.to_dtype(dtype)?, dv.to_dtype(dtype)?], dmask))
 }
 
 /// Some samples with all their key heads, or some key heads of one sample.
@@ -188,17 +181,6 @@ impl Part {
     }
 }
 
-/// Puts together what was computed for parts, with heads in this dimension.
-fn joined(parts: &[Part], tensors: &[Tensor], of_heads: usize) -> Result<Tensor> {
-    let heads = parts.first().map_or(1, |part| part.key_heads.len());
-    let of_sample = parts
-        .first()
-        .map_or(1, |part| part.of_sample.div_ceil(heads));
-    let samples = tensors.chunks(of_sample);
-    let samples: Result<Vec<_>> = samples.map(|heads| Tensor::cat(heads, of_heads)).collect();
-    Tensor::cat(&samples?, 0)
-}
-
 /// What a chunk of scores contributes to gradients.
 struct Found {
     /// Weights after dropout.
@@ -208,41 +190,62 @@ struct Found {
     mask: Option<Tensor>,
 }
 
-/// The weights in a type, and the statistics.
-fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
+/// The weights in a type. Writes the statistics into those of all samples.
+fn weights(
+    chunk: &Chunk,
+    part: &Part,
+    scores: &Tensor,
+    statistics: &Tensor,
+    dtype: DType,
+) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if scores.device().is_cuda() {
-        return kernels::weights(chunk, scores, dtype);
+        return kernels::weights(chunk, scores, statistics, dtype);
     }
-    composed::weights(chunk, scores, dtype)
+    let [weights, of_chunk] = composed::weights(chunk, scores, dtype)?;
+    let statistics = part.narrow(statistics)?;
+    statistics.slice_set(&of_chunk.contiguous()?, 2, chunk.first)?;
+    Ok(weights)
 }
 
-/// Given scores and the gradients of weights, and for each row the statistics, the output and its gradient.
+/// Given scores and the gradients of weights, and for all samples the statistics, the output and its gradient as (batch, heads, queries, …).
 fn differentiate(
     chunk: &Chunk,
-    [scores, gradients]: [Tensor; 2],
+    part: &Part,
+    scores: [Tensor; 2],
     rows: [&Tensor; 3],
     of_mask: bool,
 ) -> Result<Found> {
     #[cfg(feature = "cuda")]
-    if scores.device().is_cuda() && !of_mask {
-        let [weights, scores] = kernels::differentiate(chunk, [&scores, &gradients], rows)?;
+    if rows[0].device().is_cuda() && !of_mask {
+        let [weights, scores] = kernels::differentiate(chunk, scores, rows)?;
         return Ok(Found {
             weights,
             scores,
             mask: None,
         });
     }
-    composed::differentiate(chunk, [&scores, &gradients], rows, of_mask)
+    let rows = rows.map(|tensor| chunk.of(&part.narrow(tensor)?)?.contiguous());
+    let [statistics, output, gradient] = rows;
+    composed::differentiate(chunk, scores, [&statistics?, &output?, &gradient?], of_mask)
 }
 
-/// `factor` · a · b in the type of sums. Where candle multiplies, it does so in the type of `a`.
-fn product(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+/// A tensor whose matrices products can read as they lie in memory.
+fn regular(tensor: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if tensor.device().is_cuda() {
+        return cuda::regular(tensor);
+    }
+    tensor.contiguous()
+}
+
+/// `factor` · a · b in a type. Where candle multiplies, it does so in the type of `a`.
+fn product(factor: f64, a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if a.device().is_cuda() {
-        return cuda::product_of(factor, a, b);
+        return cuda::product_of(factor, a, b, dtype);
     }
-    scaled(factor, &a.matmul(b)?.to_dtype(wide(a.dtype()))?)
+    scaled(factor, &a.matmul(b)?.to_dtype(dtype)?)
 }
 
 fn scaled(factor: f64, tensor: &Tensor) -> Result<Tensor> {
@@ -289,7 +292,70 @@ fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk<'_>> {
 impl Chunk<'_> {
     /// The chunk's part of a tensor of (batch, heads, queries, …).
     fn of(&self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.narrow(2, self.first, self.queries)?.contiguous()
+        tensor.narrow(2, self.first, self.queries)
+    }
+
+    /// The same, for products with keys and values.
+    fn rows(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.shaped(&regular(&self.of(tensor)?)?)
+    }
+
+    /// (batch, heads, queries, …) for such products. Heads that share a key head are one matrix, but for a part of the queries of one key head on
+    /// CUDA, which would have to be copied.
+    fn shaped(&self, tensor: &Tensor) -> Result<Tensor> {
+        match self.is_by_head(tensor.device()) {
+            true => Ok(tensor.clone()),
+            false => self.group(tensor),
+        }
+    }
+
+    fn is_by_head(&self, device: &Device) -> bool {
+        let sizes = self.rule.sizes;
+        let is_view = sizes.batch * sizes.key_heads == 1 && self.queries < sizes.queries;
+        sizes.group() == 1 || device.is_cuda() && is_view
+    }
+
+    /// What the chunk sees of (batch, key heads, keys, …), for products with rows.
+    fn columns(&self, tensor: &Tensor) -> Result<Tensor> {
+        let (sizes, seen) = (self.rule.sizes, self.seen(tensor)?);
+        match self.is_by_head(tensor.device()) {
+            true => seen.broadcast_as((sizes.batch, sizes.heads, self.keys, seen.dim(3)?)),
+            false => Ok(seen),
+        }
+    }
+
+    /// Whether weights · values are written into the output, where heads lie between others: for one sample, if its heads are matrices, or there
+    /// are others. Else one product and a copy are less than a product for each sample and key head.
+    fn writes_output(&self, device: &Device) -> bool {
+        let sizes = self.rule.sizes;
+        let is_one = device.is_cuda() && sizes.batch == 1;
+        is_one && (self.is_by_head(device) || sizes.heads < self.rule.all_heads)
+    }
+
+    /// Given the part's view of the output, (1, heads, queries, value width), and the values that it sees.
+    fn write_output(&self, into: &Tensor, weights: &Tensor, v: &Tensor) -> Result<()> {
+        let (sizes, into) = (self.rule.sizes, self.of(into)?);
+        let parts = match sizes.group() {
+            1 => vec![Part::whole(&sizes)],
+            _ => Part::of(&sizes, 1),
+        };
+        for part in parts {
+            let [into, weights, v] = [&into, weights, v].map(|tensor| part.narrow(tensor));
+            let (into, weights) = (into?, weights?);
+            let v = v?.broadcast_as((1, into.dim(1)?, self.keys, sizes.value_width))?;
+            cuda::put_product(1., false, &into, &weights, &v)?;
+        }
+        Ok(())
+    }
+
+    /// Writes scale · a · b into the part's gradients of queries.
+    fn write(&self, dq: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+        let (scale, device, rows) = (self.rule.scale, a.device(), self.of(dq)?);
+        if device.is_cuda() && (self.is_by_head(device) || rows.is_contiguous()) {
+            return cuda::put_product(scale, false, &self.shaped(&rows)?, a, b);
+        }
+        let product = product(scale, a, b, wide(a.dtype()))?.to_dtype(dq.dtype())?;
+        dq.slice_set(&self.ungroup(&product)?, 2, self.first)
     }
 
     /// What the chunk sees of a tensor of (batch, key heads, keys, …).
@@ -312,7 +378,10 @@ impl Chunk<'_> {
     /// (batch, heads, queries, width) as (batch, key heads, group · queries, width).
     fn group(&self, tensor: &Tensor) -> Result<Tensor> {
         let (sizes, width) = (self.rule.sizes, tensor.dim(D::Minus1)?);
-        tensor.reshape((sizes.batch, sizes.key_heads, (), width))
+        match sizes.group() {
+            1 => Ok(tensor.clone()),
+            _ => tensor.reshape((sizes.batch, sizes.key_heads, (), width)),
+        }
     }
 
     /// The other way.
@@ -321,24 +390,23 @@ impl Chunk<'_> {
         tensor.reshape((sizes.batch, sizes.heads, self.queries, width))
     }
 
-    /// `factor` · x · yᵀ of something grouped and of keys or values, as (batch, heads, queries, keys), in the type of sums.
+    /// `factor` · x · yᵀ of rows and of keys or values, as (batch, heads, queries, keys), in the type of sums.
     fn scores(&self, factor: f64, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        let y = self.seen(y)?.t()?;
+        let (y, wide) = (self.columns(y)?.t()?, wide(x.dtype()));
         self.ungroup(&match x.device().is_cuda() {
-            true => product(factor, x, &y)?,
+            true => product(factor, x, &y, wide)?,
             // Scores of f16 that are scaled first do not overflow.
-            false => product(1., &scaled(factor, x)?, &y)?,
+            false => product(1., &scaled(factor, x)?, &y, wide)?,
         })
     }
 
-    /// Adds `factor` · a · b to the gradients of the keys or values that the chunk sees, in the type of sums.
-    fn add(&self, factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+    /// Writes `factor` · a · b to the gradients of the keys or values that the chunk sees, or adds it in the type of sums.
+    fn add(&self, factor: f64, adds: bool, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
         let seen = self.seen(into)?;
-        #[cfg(feature = "cuda")]
         if a.device().is_cuda() {
-            return cuda::add_product(factor, &seen, a, b);
+            return cuda::put_product(factor, adds, &seen, a, b);
         }
-        let sum = (seen + product(1., a, &scaled(factor, b)?)?)?;
+        let sum = (seen + product(1., a, &scaled(factor, b)?, into.dtype())?)?;
         into.slice_set(&sum, 2, 0)
     }
 }

@@ -11,11 +11,11 @@ mod enabled;
 #[cfg(not(feature = "cuda"))]
 pub use any::CudaKernel;
 #[cfg(not(feature = "cuda"))]
-pub use disabled::{run, unread};
+pub use disabled::{put_product, run, unread};
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    Argument, CudaKernel, Launch, Module, add_product, add_to_rows, each_row, losses_of_rows,
-    multiply, product_of, run, scale, sums_by_row, unread,
+    Argument, CudaKernel, Launch, Module, add_to_rows, each_row, losses_of_rows, multiply,
+    product_of, put_product, regular, run, scale, smallest, sums_by_row, unread,
 };

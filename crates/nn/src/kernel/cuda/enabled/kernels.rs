@@ -318,6 +318,7 @@ pub fn sums_by_row(numbers: &Tensor, gradient: &Tensor, shape: &Shape) -> Result
     let counts = [tokens, tokens * width, rows * width];
     let launch = Launch::new(EMBEDDING, grid, of_kernel, counts);
     let sources = [Some(&numbers), Some(&gradient)];
-    let [sums] = launch.make(NAME, device, dtype, &sources, [(shape.clone(), dtype)])?;
+    let targets = [(shape.clone(), dtype)];
+    let [sums] = launch.make(NAME, device, dtype, &sources, None, targets)?;
     Ok(sums)
 }

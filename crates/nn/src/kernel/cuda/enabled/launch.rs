@@ -164,19 +164,22 @@ impl Launch {
         Ok(())
     }
 
-    /// The same with new tensors of these shapes and types as targets, all of which the kernel writes.
+    /// The same with new tensors of these shapes and types as targets, all of which the kernel writes, after one that it changes.
     pub fn make<const N: usize>(
         self,
         name: &'static str,
         device: &CudaDevice,
         dtype: DType,
         sources: &[Option<&Tensor>],
+        changed: Option<(&mut CudaStorage, &Layout)>,
         targets: [(Shape, DType); N],
     ) -> Result<[Tensor; N]> {
         let made = targets.iter();
         let made = made.map(|(shape, dtype)| unwritten(device, shape.elem_count(), *dtype));
         let mut made = made.collect::<Result<Vec<_>>>()?;
+        let changed = changed.map(|(storage, layout)| (storage, Some(layout)));
         let written = made.iter_mut().map(|storage| (storage, None));
+        let written = changed.into_iter().chain(written);
         self.run(name, device, dtype, sources, written)?;
         let made = made.into_iter().zip(targets);
         let tensors = made.map(|(storage, (shape, _))| tensor(Storage::Cuda(storage), shape));

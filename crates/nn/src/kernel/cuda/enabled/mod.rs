@@ -10,7 +10,7 @@ pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
-pub use product::{add_product, multiply, product_of};
+pub use product::{multiply, product_of, put_product, regular};
 
 /// Memory of one element whose value has no meaning: a scalar of the graph, or what is left where a storage was moved away.
 pub fn unread(device: &CudaDevice, dtype: DType) -> Result<CudaStorage> {

@@ -8,7 +8,7 @@ use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Ten
 use half::{bf16, f16};
 
 use super::unwritten;
-use crate::kernel::{Element, InPlace, in_place, mismatch, sum_type, tensor};
+use crate::kernel::{Element, InPlace, in_place, mismatch, tensor};
 
 const NAME: &str = "product";
 
@@ -17,24 +17,35 @@ type Target<'a> = (&'a mut CudaStorage, &'a Layout);
 
 /// Writes `factor` · a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into`
 /// or f16 or bf16 where `into` is f32; their rows or columns are contiguous. Before rows and columns all have the same dimensions, each a
-/// product of its own.
+/// product of its own, at one distance from each other: [`regular`] makes an operand so. Sums are f32 for f16 and bf16 whatever the type of
+/// `into`.
 pub fn multiply(factor: f64, adds: bool, into: Target, a: Source, b: Source) -> Result<()> {
     match (a.0.dtype(), b.0.dtype(), into.0.dtype()) {
-        (DType::F32, DType::F32, DType::F32) => product::<f32>(factor, adds, into, a, b),
-        (DType::F64, DType::F64, DType::F64) => product::<f64>(factor, adds, into, a, b),
-        (DType::F16, DType::F16, DType::F32) => product::<f16>(factor, adds, into, a, b),
-        (DType::BF16, DType::BF16, DType::F32) => product::<bf16>(factor, adds, into, a, b),
+        (DType::F32, DType::F32, DType::F32) => product::<f32, f32>(factor, adds, into, a, b),
+        (DType::F64, DType::F64, DType::F64) => product::<f64, f64>(factor, adds, into, a, b),
+        (DType::F16, DType::F16, DType::F32) => product::<f16, f32>(factor, adds, into, a, b),
+        (DType::F16, DType::F16, DType::F16) => product::<f16, f16>(factor, adds, into, a, b),
+        (DType::BF16, DType::BF16, DType::F32) => product::<bf16, f32>(factor, adds, into, a, b),
+        (DType::BF16, DType::BF16, DType::BF16) => product::<bf16, bf16>(factor, adds, into, a, b),
         (dtype, ..) => Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt()),
     }
 }
 
-/// `factor` · a · b as a new tensor in the type of sums.
-pub fn product_of(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+/// The tensor itself where [`multiply`] can read it, else a contiguous copy.
+pub fn regular(tensor: &Tensor) -> Result<Tensor> {
+    match Stored::new(tensor.layout()) {
+        Ok(_) => Ok(tensor.clone()),
+        Err(_) => tensor.contiguous(),
+    }
+}
+
+/// `factor` · a · b as a new tensor of a type.
+pub fn product_of(factor: f64, a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let mut dims = a.dims().to_vec();
     if let (Some(columns), Some(of_b)) = (dims.last_mut(), b.dims().last()) {
         *columns = *of_b;
     }
-    let (shape, dtype) = (Shape::from(dims), sum_type(a.dtype()));
+    let shape = Shape::from(dims);
     let mut into = unwritten(a.device().as_cuda_device()?, shape.elem_count(), dtype)?;
     let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
     let layout = Layout::contiguous(shape.clone());
@@ -42,11 +53,11 @@ pub fn product_of(factor: f64, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(tensor(Storage::Cuda(into), shape))
 }
 
-/// Adds `factor` · a · b to a tensor.
-pub fn add_product(factor: f64, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+/// Writes `factor` · a · b into a tensor, or adds it to what is there.
+pub fn put_product(factor: f64, adds: bool, into: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
     let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
     in_place(NAME, into, |into, layout| match into {
-        InPlace::Cuda(into) => multiply(factor, true, (into, layout), (&a, of_a), (&b, of_b)),
+        InPlace::Cuda(into) => multiply(factor, adds, (into, layout), (&a, of_a), (&b, of_b)),
         _ => Err(mismatch(NAME)),
     })
 }
@@ -57,7 +68,7 @@ struct Stored {
     leading: i32,
     rows: usize,
     columns: usize,
-    /// How many there are, and the distance from one to the next.
+    /// How many there are, and the distance from one to the next: 0 where all are the same one.
     count: usize,
     stride: usize,
 }
@@ -112,6 +123,14 @@ impl Stored {
         lines.saturating_sub(1) * self.leading as usize + of_line
     }
 
+    /// Whether no two of the matrices share an element: each follows the one before it, or its rows lie between rows of the others.
+    fn is_apart(&self) -> bool {
+        let last = self.count.saturating_sub(1).saturating_mul(self.stride);
+        let is_between = last.saturating_add(self.columns) <= self.leading as usize;
+        let is_between = is_between && self.stride >= self.columns;
+        self.count == 1 || self.stride >= self.of_one() || is_between
+    }
+
     fn step(&self) -> Result<i64> {
         i64::try_from(self.stride).map_err(|_| mismatch(NAME))
     }
@@ -124,7 +143,7 @@ fn int(size: usize) -> Result<i32> {
     })
 }
 
-fn product<T: Element<Sum: CudaDType> + CudaDType>(
+fn product<T: Element<Sum: CudaDType> + CudaDType, C: CudaDType + WithDType>(
     factor: f64,
     adds: bool,
     (into, of_into): Target,
@@ -142,8 +161,7 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
     if of_into.shape().elem_count() == 0 {
         return Ok(());
     }
-    let is_apart = output.count == 1 || output.stride >= output.of_one();
-    if !fits || !is_apart || output.operation != sys::cublasOperation_t::CUBLAS_OP_N {
+    if !fits || !output.is_apart() || output.operation != sys::cublasOperation_t::CUBLAS_OP_N {
         return Err(mismatch(NAME));
     }
     let device = into.device.clone();
@@ -156,8 +174,7 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
     };
     let a = T::as_cuda_slice(a)?.try_slice(part(of_a, &left));
     let b = T::as_cuda_slice(b)?.try_slice(part(of_b, &right));
-    let into =
-        <T::Sum as CudaDType>::as_cuda_slice_mut(into)?.try_slice_mut(part(of_into, &output));
+    let into = C::as_cuda_slice_mut(into)?.try_slice_mut(part(of_into, &output));
     let (Some(a), Some(b), Some(mut into)) = (a, b, into) else {
         return Err(mismatch(NAME));
     };
@@ -170,8 +187,8 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
     let (into, _writes) = into.device_ptr_mut(&stream);
     // SAFETY: each address is that of matrices of these sizes and strides, `Stored::len` elements that were checked to lie within
     // their slice. The slices live until the guards are dropped, after the call, on the stream of the handle. `into` is borrowed mutably,
-    // so it overlaps neither `a` nor `b`, and its matrices do not overlap each other. The scalars are of the type that goes with the type
-    // of sums.
+    // so it overlaps neither `a` nor `b`, and no two of its matrices share an element (`Stored::is_apart`). The types of operands and result are
+    // those of their slices, and the scalars are of the type that goes with the type of sums.
     unsafe {
         result::gemm_strided_batched_ex(
             *blas.handle(),
@@ -191,7 +208,7 @@ fn product<T: Element<Sum: CudaDType> + CudaDType>(
             left.step()?,
             address(&beta),
             into as *mut c_void,
-            data_type(T::Sum::DTYPE)?,
+            data_type(C::DTYPE)?,
             output.leading,
             output.step()?,
             int(output.count)?,
