@@ -17,5 +17,5 @@ pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
     Argument, CudaKernel, Launch, Module, add_to_rows, each_row, losses_of_rows, multiply,
-    product_of, put_product, regular, run, scale, smallest, sums_by_row, unread,
+    product_of, put_product, regular, run, scale, sums_by_row, unread,
 };
