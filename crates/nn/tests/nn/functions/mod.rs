@@ -41,6 +41,7 @@ pub const EXCLUDED: &[(&str, &str)] = &[
     ("Received", "a report"),
     ("RecomputeError", "an error"),
     ("SecondRun", "an error"),
+    ("IndexRangeError", "an error"),
     ("is_recomputing", "returns no tensor"),
     ("seeded", "runs a closure; the cases of dropout use it"),
     ("RegionInputs", "a trait"),
