@@ -611,6 +611,7 @@ pub(crate) fn failed_before(reason: &impl fmt::Display) -> Error {
 }
 
 /// An engine failed, with its version and its own words.
+#[cfg(any(feature = "cuda", feature = "mpi"))]
 pub(crate) fn engine_failed(engine: &str, operation: &str, reason: &impl fmt::Display) -> Error {
     GroupError::Broken(format!("{engine} failed in {operation}: {reason}")).into()
 }

@@ -47,10 +47,12 @@ pub use crate::nn::RecomputeError;
 pub use circumstances::{Cause, Holding, Phase, Remedy, Resource};
 pub use classify::ErrorExt;
 pub use codes::DeviceFault;
+#[cfg(any(feature = "cuda", feature = "mpi"))]
+pub(crate) use error::engine_failed;
 pub use error::{Error, Invalid, Result, UpdateInterrupted, WindowLost};
 pub(crate) use error::{
-    Subject, different, engine_failed, failed_before, invalid, listed_twice, missing, no_match,
-    not_scalar, nothing_to_train, untrainable,
+    Subject, different, failed_before, invalid, listed_twice, missing, no_match, not_scalar,
+    nothing_to_train, untrainable,
 };
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
