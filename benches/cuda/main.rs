@@ -6,6 +6,9 @@
 
 #[path = "../nn/composed.rs"]
 mod composed;
+#[macro_use]
+#[path = "../../tests/cuda/control.rs"]
+mod control;
 mod counts;
 mod layers;
 #[path = "../nn/llama.rs"]

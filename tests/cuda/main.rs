@@ -2,6 +2,8 @@
 //! the simulator, such as a fault at a chosen launch, are skipped on a real GPU. `HEADROOM_POINTS=7:3` tests every 7th point of a step
 //! from the third on, instead of all.
 
+#[macro_use]
+mod control;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -14,20 +14,6 @@ pub struct Simulator {
     device: i32,
 }
 
-/// Calls a control by its name; every one of them takes plain integers.
-macro_rules! control {
-    ($name:ident($($argument:expr => $type:ty),*) -> $result:ty) => {{
-        type Control = unsafe extern "C" fn($($type),*) -> $result;
-        let name = concat!(stringify!($name), "\0");
-        // SAFETY: the control has this signature (crates/simulated-cuda/src/control.rs), and the library that holds it is linked
-        // into this program.
-        unsafe {
-            let control = Library::this().get::<Control>(name.as_bytes()).expect(name);
-            control($($argument),*)
-        }
-    }};
-}
-
 impl Simulator {
     /// `None` where the driver is a real one.
     pub fn of(device: usize) -> Option<Self> {

@@ -5,20 +5,6 @@ use std::ffi::c_char;
 use libloading::os::unix::Library;
 use serde_json::{Map, Value};
 
-/// Calls a control of the simulated driver by its name.
-macro_rules! control {
-    ($name:ident($($argument:expr => $type:ty),*) -> $result:ty) => {{
-        type Control = unsafe extern "C" fn($($type),*) -> $result;
-        let name = concat!(stringify!($name), "\0");
-        // SAFETY: the control has this signature (crates/simulated-cuda/src/control.rs), and the library that holds it is linked
-        // into this program.
-        unsafe {
-            let control = Library::this().get::<Control>(name.as_bytes()).expect(name);
-            control($($argument),*)
-        }
-    }};
-}
-
 /// What cudarc calls before each call.
 const CONTEXT: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
 
