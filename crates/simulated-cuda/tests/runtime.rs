@@ -2,6 +2,7 @@
 //! a process of its own.
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use simulated_cuda::cudart::*;
 use simulated_cuda::driver::context::*;
@@ -12,7 +13,10 @@ use simulated_cuda::nvml::system::*;
 
 /// Runs one of the programs, as a test that is otherwise ignored, and returns what it printed and its report.
 fn run(program: &str, variables: &[(&str, &str)]) -> (Output, String) {
-    let file = format!("simulated-cuda-{}-{program}.jsonl", std::process::id());
+    // Tests run at the same time, also those of the same program.
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let file = format!("simulated-cuda-{}-{number}.jsonl", std::process::id());
     let file = std::env::temp_dir().join(file);
     let mut command = Command::new(std::env::current_exe().expect("the test runs"));
     command.args(["--exact", program, "--ignored", "--test-threads=1"]);
