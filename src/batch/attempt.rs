@@ -14,6 +14,7 @@ use super::recompute::Regions;
 use crate::error::{
     Cause, Error, Holding, MemoryReading, Phase, Remedy, ResourceExhausted, Result,
 };
+use crate::memory::unmask;
 use crate::regions::{Surroundings, Watched, seeded, watch};
 use crate::{layers, testing};
 
@@ -141,10 +142,13 @@ impl Attempt<'_> {
         })
     }
 
-    /// Runs a phase of this micro-batch, and reports it unless this is a check.
+    /// Runs a phase of this micro-batch, and reports it unless this is a check. Of an error that hides another it returns that.
     pub(crate) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let reported = (!self.micro.is_check).then_some((self.engine, &self.memory));
-        run_phase(phase, reported, || self.surroundings.around(work))
+        run_phase(phase, reported, || {
+            let done = self.surroundings.around(work);
+            done.map_err(|error| unmask(error, &self.engine.device))
+        })
     }
 
     /// Builds the exhaustion of this micro-batch, which has this cost: adds to [that of the memory](Measured::exhausted) the layers that held

@@ -324,7 +324,7 @@ pub fn find_batch_size<T>(
     let mut model = MemoryModel::new();
     let (mut good, mut bad, mut size) = (0, None, 1);
     loop {
-        match attempt(memory, &mut model, size, &mut f) {
+        match attempt(device, memory, &mut model, size, &mut f) {
             Ok(()) => good = size,
             Err(Error::ResourceExhausted(mut exhausted)) => {
                 recover(device)?;
@@ -335,7 +335,7 @@ pub fn find_batch_size<T>(
                 }
                 bad = Some(size);
             }
-            Err(error) => return Err(unmask(error, device)),
+            Err(error) => return Err(error),
         }
         let last = bad.map_or(limit, |bad| bad - 1);
         size = next(memory, &model, good, bad).min(last);
@@ -346,6 +346,7 @@ pub fn find_batch_size<T>(
 }
 
 fn attempt<T>(
+    device: &Device,
     memory: Option<&DeviceMemory>,
     model: &mut MemoryModel,
     size: usize,
@@ -355,7 +356,7 @@ fn attempt<T>(
     let calls = 1 + usize::from(size == 1 && memory.is_some());
     for _ in 0..calls {
         let measured = Measured::begin(memory);
-        match f(size).map_err(Error::from) {
+        match f(size).map_err(|error| unmask(error.into(), device)) {
             Ok(result) => drop(result),
             Err(Error::ResourceExhausted(found)) => {
                 let exhausted = measured.exhausted(found, None, None);

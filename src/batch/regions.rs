@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::policy::{Completed, Extent, taken};
 use super::recompute::Regions;
-use crate::error::Cause;
+use crate::error::{Cause, Resource, ResourceExhausted};
 use crate::regions::{Held, Watched};
 
 /// Logits stand at the peak this many times: themselves and their gradient.
@@ -103,12 +103,14 @@ impl Proven {
     }
 
     /// Whether a cost that did not fit may fit at a second attempt: one that has succeeded before, if a neighbour may have
-    /// left or nothing is known; and any for which there is known to be room, if only it were in one piece.
-    pub(super) fn may_pass(&self, cost: usize, cause: Cause) -> bool {
+    /// left, nothing is known, or a library lacks what the pool returns in between; and any for which there is known to be room, if
+    /// only it were in one piece.
+    pub(super) fn may_pass(&self, cost: usize, exhausted: &ResourceExhausted) -> bool {
         let has_succeeded = cost <= self.cost;
-        match cause {
+        match exhausted.cause {
             Cause::Fragmented => has_succeeded || self.took.is_some(),
             Cause::Neighbour | Cause::Unknown => has_succeeded,
+            Cause::DeviceFull => has_succeeded && exhausted.resource == Resource::LibraryWorkspace,
             _ => false,
         }
     }

@@ -15,7 +15,7 @@ use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;
 use crate::marks;
-use crate::memory::{DeviceMemory, recover, unmask};
+use crate::memory::{DeviceMemory, recover};
 use crate::mix::mix;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
@@ -140,7 +140,7 @@ impl Engine {
                 }
             };
             let Error::ResourceExhausted(found) = error else {
-                return Err(unmask(error, &self.device));
+                return Err(error);
             };
             let (held, remedies) = work.held();
             let exhausted = attempt.exhausted(found, held, extent.cost, layers);
@@ -196,10 +196,10 @@ impl Engine {
         failure: &Failed<'_>,
         is_lost: bool,
     ) -> Option<usize> {
-        let (size, cause) = (failed.samples, failure.exhausted.cause);
+        let size = failed.samples;
         let is_first = at.attempt == 0 && at.restarts == 0;
         let proven = self.regions.proven_mut(failure.regions);
-        let to = if is_first && proven.may_pass(failed.cost, cause) {
+        let to = if is_first && proven.may_pass(failed.cost, failure.exhausted) {
             size
         } else {
             proven.retract(failed.cost);

@@ -193,6 +193,17 @@ impl Error {
         let reason = errors.last().unwrap_or(self);
         matches!(classify(reason), Class::Execution)
     }
+
+    /// The exhaustion behind a library's failure on a device without memory to spare; an error of another class as it is.
+    pub(crate) fn on_full_device(self) -> Self {
+        match classify(&self) {
+            Class::Execution => {
+                let found = ResourceExhausted::new(Resource::LibraryWorkspace, Cause::DeviceFull);
+                Class::Exhausted(found.into()).of(self)
+            }
+            _ => self,
+        }
+    }
 }
 
 impl Class {

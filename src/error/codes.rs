@@ -59,12 +59,16 @@ fn class(name: &str) -> Option<Class> {
         "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED" | "NVRTC_ERROR_OUT_OF_MEMORY" => {
             Resource::HostMemory
         }
-        "CUBLAS_STATUS_MAPPING_ERROR"
+        "CUBLAS_STATUS_NOT_INITIALIZED"
+        | "CUBLAS_STATUS_MAPPING_ERROR"
         | "CUBLAS_STATUS_EXECUTION_FAILED"
         | "CUBLAS_STATUS_INTERNAL_ERROR"
+        | "CURAND_STATUS_NOT_INITIALIZED"
         | "CURAND_STATUS_LAUNCH_FAILURE"
         | "CURAND_STATUS_PREEXISTING_FAILURE"
+        | "CURAND_STATUS_INITIALIZATION_FAILED"
         | "CURAND_STATUS_INTERNAL_ERROR"
+        | "CUDNN_STATUS_NOT_INITIALIZED"
         | "CUDNN_STATUS_INTERNAL_ERROR"
         | "CUDNN_STATUS_EXECUTION_FAILED" => return Some(Class::Execution),
         _ => {
@@ -83,7 +87,8 @@ fn class(name: &str) -> Option<Class> {
 pub(super) enum Class {
     Exhausted(Box<ResourceExhausted>),
     Fault(Box<DeviceFault>),
-    /// A library could not run something on the device. It reports nothing more when the device is lost.
+    /// A library could not run something on the device, or begin. It reports nothing more when the device is lost, and where it could not have
+    /// memory outside the pool.
     Execution,
     /// A status that the program cannot act on, but its user can.
     Setup(Status),

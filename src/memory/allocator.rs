@@ -201,10 +201,14 @@ impl Counters {
         self.with_pending(self.live.0.load(Relaxed))
     }
 
-    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present count.
-    pub(super) fn take_peak(&self) -> usize {
+    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. With `take`, a new peak begins at the present
+    /// count.
+    pub(super) fn peak(&self, take: bool) -> usize {
         let live = self.live.0.load(Relaxed);
-        let peak = self.peak.0.swap(live, Relaxed);
+        let peak = match take {
+            true => self.peak.0.swap(live, Relaxed),
+            false => self.peak.0.load(Relaxed),
+        };
         self.with_pending(peak.max(live))
     }
 

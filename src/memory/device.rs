@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use candle_core::Device;
 use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 
-use super::limit::{Backing, Limit, MemoryStats};
+use super::limit::{Backing, Limit, MemoryStats, pool_bound};
 use crate::error::{Cause, MemoryReading, Neighbour, Result, invalid};
 
 /// The memory of one device: its capacity, its use, and its limit.
@@ -158,8 +158,6 @@ impl DeviceMemory {
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         let (asked, backing) = (limit.into(), &self.shared.backing);
         backing.synchronize(self.device())?;
-        // The peak of a pool that is about to be replaced cannot be read later.
-        self.collect_peak();
         let mut current = self.shared.limit.lock();
         let bytes = asked.resolve(|| backing.room())?;
         if let (Some(limit), Some(in_use)) = (bytes, self.in_use())
@@ -232,7 +230,7 @@ impl DeviceMemory {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn stats(&self) -> MemoryStats {
-        let (peak, limit) = (self.collect_peak(), self.limit());
+        let (peak, limit) = (self.collect_peak(false), self.limit());
         let stats = self.shared.backing.stats();
         MemoryStats {
             peak: stats.in_use.map(|_| peak),
@@ -260,7 +258,7 @@ impl DeviceMemory {
     pub fn peak_scope(&self) -> PeakScope {
         let start = self.in_use();
         let highest = Arc::new(AtomicU64::new(start.unwrap_or(0)));
-        self.collect_peak();
+        self.collect_peak(true);
         let scope = Arc::downgrade(&highest);
         self.shared.peaks.lock().scopes.push(scope);
         PeakScope {
@@ -270,10 +268,12 @@ impl DeviceMemory {
         }
     }
 
-    /// Takes the running peak over into all open scopes, and returns the highest use since the last reset.
-    fn collect_peak(&self) -> u64 {
+    /// Takes the running peak over into all open scopes, and returns the highest use since the last reset. With `take`, the running peak begins
+    /// anew: the driver reads it and resets it in two calls, between which another thread's peak would be lost, so only where a new
+    /// one is needed.
+    fn collect_peak(&self, take: bool) -> u64 {
         let mut peaks = self.shared.peaks.lock();
-        let peak = self.shared.backing.take_peak().unwrap_or(0);
+        let peak = self.shared.backing.peak(take).unwrap_or(0);
         peaks.overall = peaks.overall.max(peak);
         peaks.scopes.retain(|scope| scope.strong_count() > 0);
         for highest in peaks.scopes.iter().filter_map(Weak::upgrade) {
@@ -297,7 +297,7 @@ impl DeviceMemory {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn reset_peak(&self) {
-        self.collect_peak();
+        self.collect_peak(true);
         self.shared.peaks.lock().overall = 0;
         self.shared.backing.reset_peak_reserved();
     }
@@ -387,7 +387,7 @@ impl PeakScope {
     #[cfg(feature = "layers")]
     pub(crate) fn take(&self) -> Option<(u64, u64)> {
         self.start?;
-        self.memory.collect_peak();
+        self.memory.collect_peak(true);
         let now = self.memory.in_use()?;
         Some((now, self.highest.swap(now, Relaxed).max(now)))
     }
@@ -406,7 +406,7 @@ impl PeakScope {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     pub fn peak(&self) -> Option<u64> {
-        self.memory.collect_peak();
+        self.memory.collect_peak(false);
         self.start.map(|_| self.highest.load(Relaxed))
     }
 }
@@ -434,19 +434,18 @@ impl DeviceMemory {
         self.shared.backing.maintain();
     }
 
-    /// The [`reading`](Self::reading), and on a GPU the driver's free memory: a limit on the host counts this process alone.
+    /// The [`reading`](Self::reading), and on a GPU the driver's free and total memory: a limit on the host counts this process alone.
     pub(crate) fn surroundings(&self) -> MemoryReading {
         let now = self.reading();
-        let free = now.reserved.and_then(|_| self.shared.backing.stats().free);
-        MemoryReading { free, ..now }
+        let device = now.reserved.map(|_| self.shared.backing.stats());
+        let (free, total) = device.map_or((None, None), |stats| (stats.free, stats.total));
+        MemoryReading { free, total, ..now }
     }
 
     /// Bytes that limit and device leave; on the host the limit alone. `None` if nothing bounds them.
     pub(crate) fn room(&self) -> Option<u64> {
         let now = self.surroundings();
-        let held = now.free.zip(now.reserved);
-        let device = held.map(|(free, reserved)| free.saturating_add(reserved));
-        let bound = now.limit.into_iter().chain(device).min()?;
+        let bound = now.limit.into_iter().chain(pool_bound(&now)).min()?;
         Some(bound.saturating_sub(now.in_use?))
     }
 

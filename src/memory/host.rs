@@ -160,8 +160,8 @@ impl Backing for Host {
         }
     }
 
-    fn take_peak(&self) -> Option<u64> {
-        Some(COUNTERS.take_peak() as u64)
+    fn peak(&self, take: bool) -> Option<u64> {
+        Some(COUNTERS.peak(take) as u64)
     }
 
     fn trim(&self) -> Result<()> {

@@ -16,6 +16,31 @@ pub const AUTO_FRACTION: f64 = 0.8;
 /// NVIDIA's libraries are outside the pool.
 pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
+/// Bytes of a GPU of `total` bytes that policies leave free where no limit is set: 3 %, and at least 512 MiB from 4 GiB on.
+///
+/// Outside the pool live the workspaces of NVIDIA's libraries, kernels, which CUDA loads at their first use, and what kernels keep in local
+/// memory: 96 MiB more after every layer of this crate has run on an H200. A library that fails while less is free counts as an
+/// [exhaustion](crate::error::Resource::LibraryWorkspace). A limit is used in full as long as the device has this much besides.
+///
+/// ```
+/// use candle_headroom::memory::library_reserve;
+///
+/// assert_eq!(library_reserve(24 << 30), 24 * (1 << 30) / 100 * 3 + 7);
+/// ```
+pub const fn library_reserve(total: u64) -> u64 {
+    let part = total / 100 * 3;
+    match total < 4 << 30 || part > 512 << 20 {
+        true => part,
+        false => 512 << 20,
+    }
+}
+
+/// Bytes that the pool may hold: what it holds and what is free, less the [`library_reserve`]. `None` if one of them is not known.
+pub(crate) fn pool_bound(now: &MemoryReading) -> Option<u64> {
+    let held = now.free?.saturating_add(now.reserved?);
+    Some(held.saturating_sub(library_reserve(now.total?)))
+}
+
 /// The memory that a program may use.
 ///
 /// A number of bytes, as [`u64`] or [`ByteSize`], converts into it, and a text is parsed: `8GiB`, `50%`, `auto` or `none`. So it can be
@@ -252,8 +277,8 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     /// All figures but `peak` and `limit`. `enforcement` is set even without a limit.
     fn stats(&self) -> MemoryStats;
 
-    /// The highest use since the last call.
-    fn take_peak(&self) -> Option<u64>;
+    /// The highest use since a peak was taken; with `take`, the next one begins now.
+    fn peak(&self, take: bool) -> Option<u64>;
 
     /// The memory from which a limit is computed. Fails where limits are not possible.
     fn room(&self) -> Result<Room>;

@@ -35,4 +35,7 @@ pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 #[cfg(feature = "layers")]
 pub(crate) use limit::bytes_text;
-pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats};
+pub(crate) use limit::pool_bound;
+pub use limit::{
+    AUTO_FRACTION, DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit, MemoryStats, library_reserve,
+};

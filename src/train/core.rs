@@ -18,7 +18,7 @@ use crate::batch::{
     Attempt, CutCheck, CutFinding, Engine, Failure, Held, Processed, Work, not_empty, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
-use crate::memory::{DeviceMemory, recover, unmask};
+use crate::memory::{DeviceMemory, recover};
 use crate::optim::{Commit, Shard};
 use crate::regions::frozen;
 
@@ -165,10 +165,7 @@ impl<O: Commit> Core<O> {
                         None => samples = (samples / 2).max(2),
                     }
                 }
-                done => {
-                    let done = done.map_err(|error| unmask(error, &engine.device));
-                    return Ok(CutCheck::new(samples, done?));
-                }
+                done => return Ok(CutCheck::new(samples, done?)),
             }
         }
         let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());

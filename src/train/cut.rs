@@ -8,7 +8,7 @@ use super::loss::scalar;
 use super::slots::{Contribution, Slots};
 use crate::batch::{CutCheck, CutFinding, Engine, Event};
 use crate::error::{CutCause, DependsOnCut, Error, Result};
-use crate::memory::{recover, unmask};
+use crate::memory::recover;
 
 /// Samples of the first comparison.
 pub(super) const FEW: usize = 7;
@@ -50,7 +50,7 @@ impl Checks {
         done: Result<CutFinding>,
         engine: &Engine,
     ) -> Result<Event> {
-        let finding = match done.map_err(|error| unmask(error, &engine.device)) {
+        let finding = match done {
             Ok(finding) => finding,
             Err(Error::ResourceExhausted(exhausted)) => {
                 recover(&engine.device)?;

@@ -37,7 +37,11 @@ impl<O: Commit> Core<O> {
         let report = run_phase(Phase::Optimizer, Some((engine, &measured)), || {
             // The ranks add theirs once.
             let mut sum = None;
-            let mut report = self.commit(&mut sum);
+            let commit = |core: &mut Self, sum: &mut _| {
+                let done = core.commit(sum);
+                done.map_err(|error| unmask(error, &engine.device))
+            };
+            let mut report = commit(self, &mut sum);
             if let Err(Error::ResourceExhausted(found)) = report {
                 let exhausted = measured.exhausted(found, Some(self.held().0), None);
                 engine.notify(|| EventKind::Exhausted(&exhausted));
@@ -48,7 +52,7 @@ impl<O: Commit> Core<O> {
                 tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
                 engine.happened(event, &mut processed.events);
                 processed.retries += 1;
-                report = self.commit(&mut sum);
+                report = commit(self, &mut sum);
             }
             if report.is_ok() {
                 // At once: an observer may panic after this.
@@ -57,7 +61,7 @@ impl<O: Commit> Core<O> {
                 self.accumulator.is_interrupted =
                     self.ranks.is_some() && self.accumulator.optimizer.is_sharded();
             }
-            report.map_err(|error| unmask(error, &engine.device))
+            report
         });
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());

@@ -1,14 +1,16 @@
 //! Promise 1 on CUDA: memory runs out at every allocation of a step, and nothing leaks or differs.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{CutFinding, Event};
-use candle_headroom::error::Cause;
+use candle_headroom::batch::{CutFinding, Event, find_batch_size};
+use candle_headroom::error::{Cause, Phase, Resource};
+use candle_headroom::memory::{Enforcement, Growth, library_reserve};
 use candle_headroom::optim::Commit;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
 
-use crate::gpu::{MIB, gpu, simulated};
+use crate::gpu::{MIB, fresh, gpu, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::points::Points;
 use crate::simulator::Simulator;
@@ -226,10 +228,19 @@ fn at_every_allocation_of_a_step() {
     assert!(interrupted > 0 && interrupted < tested / 2);
 }
 
-/// cuBLAS cannot have its workspace: an exhaustion of another kind, retried in the same way.
+/// What a library says that cannot have memory, as [`Simulator::fail_library`] numbers it. Only the first means nothing else.
+const LACKS: [&str; 4] = [
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUBLAS_STATUS_INTERNAL_ERROR",
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+];
+
+/// cuBLAS cannot have its workspace, and says it in each of its ways: an exhaustion of another kind, retried in the same way.
 #[test]
 fn at_every_call_of_cublas() {
-    let Some((gpu, simulator)) = simulated(0) else {
+    let capacity = 1024 * MIB;
+    let Some((gpu, simulator)) = fresh(2, capacity) else {
         return;
     };
     let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
@@ -240,11 +251,118 @@ fn at_every_call_of_cublas() {
     job.step(&mut trainer).unwrap();
     let calls = simulator.counters().library_calls;
     assert!(calls > 20, "{calls}");
-    for nth in 1..=calls {
-        simulator.fail_library(nth, 1);
+    let (mut tested, mut survived) = (0, 0);
+    for (lack, name) in (0..).zip(LACKS) {
+        // With memory to spare only the first is an exhaustion: the others may mean anything, and are not retried.
+        simulator.neighbour(0);
+        simulator.fail_library(calls / 2, 1, lack);
+        let step = job.step(&mut trainer);
+        match lack {
+            0 => assert_eq!(step.unwrap().retries, 1),
+            _ => {
+                let error = step.unwrap_err();
+                assert!(error.to_string().contains(name), "{error}");
+                assert!(error.resource_exhausted().is_none(), "{error}");
+            }
+        }
         let report = job.step(&mut trainer).unwrap();
-        assert_eq!((report.retries, report.samples), (1, SAMPLES), "{nth}");
+        assert_eq!((report.retries, report.samples), (0, SAMPLES), "{name}");
+
+        // Whatever the pool returns, less than the reserve is free.
+        let stats = memory.stats();
+        let others = stats.free.unwrap() + stats.reserved.unwrap() - library_reserve(capacity);
+        simulator.neighbour(others + MIB);
+        for nth in 1..=calls {
+            simulator.fail_library(nth, 1, lack);
+            let report = job.step(&mut trainer).unwrap();
+            assert_eq!(report.samples, SAMPLES, "{name}, {nth}");
+            tested += 1;
+            survived += u64::from(report.retries == 1);
+            let Some(Event::Retried { phase, .. }) = report.events.first() else {
+                panic!("{name}, {nth}: {report:?}");
+            };
+            let forward_or_backward = [Some(Phase::Forward), Some(Phase::Backward)];
+            assert!(forward_or_backward.contains(phase), "{phase:?}");
+        }
     }
+    println!("figure: cuda/library_failures_tested = {tested} failures");
+    println!("figure: cuda/library_failures_survived = {survived} failures");
+    assert_eq!(tested, survived);
+    simulator.disarm();
+    simulator.neighbour(0);
+}
+
+/// Other processes have taken the memory that cuBLAS needs for its first product, and a pool that is full of a program's own makes no room.
+#[test]
+fn a_first_product_without_memory() {
+    for (lack, name) in (0..).zip(LACKS) {
+        let Some((gpu, simulator)) = fresh(2, 1024 * MIB) else {
+            return;
+        };
+        let builder = DeviceMemory::cuda(gpu.ordinal).growth(Growth::Preallocate);
+        let memory = builder.limit(256 * MIB).open().unwrap();
+        let job = Job::transformer(memory.device());
+        let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES));
+        simulator.fail_library(0, 0, lack);
+        simulator.neighbour(memory.stats().free.unwrap());
+        let error = job.step(&mut trainer).unwrap_err();
+        let Error::ResourceExhausted(exhausted) = error else {
+            panic!("{name}: {error}");
+        };
+        assert_eq!(exhausted.resource, Resource::LibraryWorkspace, "{name}");
+        assert_eq!(exhausted.micro_batch, Some(1), "{name}");
+        let source = exhausted.source().expect("what cuBLAS said").to_string();
+        assert!(source.contains(name), "{source}");
+        simulator.neighbour(0);
+        assert_eq!(job.step(&mut trainer).unwrap().samples, SAMPLES, "{name}");
+        simulator.disarm();
+    }
+}
+
+/// cuBLAS and cuRAND begin when the memory is opened.
+#[test]
+fn libraries_that_cannot_begin() {
+    for lack in 0..4 {
+        for nth in 1..=2 {
+            let Some((gpu, simulator)) = fresh(2, 1024 * MIB) else {
+                return;
+            };
+            let open = || DeviceMemory::cuda(gpu.ordinal).open();
+            simulator.fail_library(nth, 1, lack);
+            let error = open().unwrap_err();
+            let is_exhausted = error.resource_exhausted().is_some();
+            assert_eq!(is_exhausted, lack == 0, "{error}");
+
+            simulator.neighbour(1000 * MIB);
+            simulator.fail_library(nth, 1, lack);
+            let error = open().unwrap_err();
+            let exhausted = error.resource_exhausted().unwrap();
+            assert_eq!(exhausted.resource, Resource::LibraryWorkspace, "{error}");
+            drop(open().unwrap());
+            simulator.neighbour(0);
+        }
+    }
+}
+
+/// A search without a trainer takes a library's failure for what it is too.
+#[test]
+fn a_search_on_a_full_device() {
+    let Some((gpu, simulator)) = fresh(2, 1024 * MIB) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let device = memory.device();
+    let product = |size| {
+        let x = Tensor::ones((size, 4), DType::F32, device)?;
+        x.t()?.matmul(&x)
+    };
+    product(1).unwrap();
+    simulator.neighbour(memory.stats().free.unwrap() - 8 * MIB);
+    // The fourth of the sizes 1, 2, 4, 8.
+    simulator.fail_library(4, 1, 3);
+    let found = find_batch_size(device, None, 16, product).unwrap();
+    simulator.neighbour(0);
+    assert_eq!(found, 7);
 }
 
 /// The real thing, on any driver: a limit that the batch does not fit, met by allocating.
@@ -283,4 +401,49 @@ fn a_limit_that_the_batch_does_not_fit() {
     assert!(report.sizes.iter().all(|&size| size <= 8), "{report:?}");
     // The mean's gradient is 1 for each weight, so one update with a rate of 0.5 leaves 0.5: each sample counted once.
     assert_eq!(var.to_vec1::<f32>().unwrap(), [0.5; 4]);
+}
+
+/// A thousand exhaustions under a hard limit on a GPU, fewer on the simulated driver, which fills tensors on the host: each sample counts
+/// once, and nothing leaks.
+#[test]
+fn a_thousand_times_under_a_limit() {
+    let gpu = gpu();
+    let wanted = match Simulator::of(0) {
+        Some(_) => 50,
+        None => 1000,
+    };
+    let limit = 96 * MIB;
+    let memory = DeviceMemory::cuda(gpu.ordinal).limit(limit).open().unwrap();
+    if memory.stats().enforcement != Some(Enforcement::Hard) {
+        eprintln!("skipped: this driver's limit is soft");
+        return;
+    }
+    const RATE: f64 = 1. / 4096.;
+    let var = Var::ones(4, DType::F32, memory.device()).unwrap();
+    let x = Tensor::ones((32, 4), DType::F32, memory.device()).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), RATE))
+        .memory(&memory)
+        .policy(Returns::to(32))
+        .build()
+        .unwrap();
+    let (mut exhausted, mut steps, mut in_use) = (0, 0, None);
+    while exhausted < wanted {
+        let report = trainer.step(&x, |x, _| {
+            let _ballast = Tensor::zeros(x.dims()[0] << 23, DType::U8, x.device())?;
+            x.broadcast_mul(&var)?.sum(1)?.mean_all()
+        });
+        let report = report.unwrap();
+        assert_eq!(report.sizes.iter().sum::<usize>(), 32, "{report:?}");
+        assert!(report.retries > 0, "{report:?}");
+        exhausted += report.retries;
+        steps += 1;
+        memory.device().synchronize().unwrap();
+        let now = memory.in_use();
+        assert_eq!(*in_use.get_or_insert(now), now, "after {steps} steps");
+    }
+    // Exact, because the gradient of each weight is 1.
+    let expected = 1. - steps as f32 * RATE as f32;
+    assert_eq!(var.to_vec1::<f32>().unwrap(), [expected; 4]);
+    assert!(memory.stats().peak_reserved.unwrap() <= limit);
+    println!("figure: cuda/exhaustions_under_a_limit = {exhausted} exhaustions");
 }

@@ -3,7 +3,7 @@
 use candle_headroom::memory::{DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit};
 use candle_headroom::{DeviceMemory, ErrorExt};
 
-use crate::gpu::{MIB, bytes, gpu, simulated};
+use crate::gpu::{MIB, bytes, fresh, gpu, simulated};
 use crate::simulator::Simulator;
 
 /// Upper bound of the bytes that an empty pool holds.
@@ -117,6 +117,61 @@ fn a_driver_that_does_not_enforce_a_limit_is_detected() {
     assert_eq!(memory.limit(), Some(2 * LIMIT));
     drop(memory);
     Simulator::set_driver_version(13000);
+}
+
+/// A driver that takes 32 MiB for a first byte, as that of an H200: a limit between two multiples is not rounded up by it.
+#[test]
+fn a_pool_that_takes_much_at_a_time_stays_within_its_limit() {
+    let Some((gpu, simulator)) = fresh(3, 1024 * MIB) else {
+        return;
+    };
+    simulator.set_segment(32 * MIB);
+    let open = |limit| DeviceMemory::cuda(gpu.ordinal).limit(limit).open();
+    let error = open(20 * MIB).unwrap_err();
+    let says =
+        "at least 32.0 MiB, for what the pool cannot give back and the 32.0 MiB that it takes";
+    assert!(error.to_string().contains(says), "{error}");
+
+    let memory = open(100 * MIB).unwrap();
+    assert_eq!(memory.stats().enforcement, Some(Enforcement::Hard));
+    let fill = || {
+        (0..200)
+            .map_while(|_| bytes(&memory, MIB).ok())
+            .collect::<Vec<_>>()
+    };
+    let held = fill();
+    assert_eq!(held.len(), 96);
+    assert!(memory.stats().peak_reserved.unwrap() <= 100 * MIB);
+    assert!(
+        memory.set_limit(120 * MIB).unwrap_err().is_memory(),
+        "24 are left"
+    );
+    memory.set_limit(150 * MIB).unwrap();
+    assert_eq!(fill().len(), 32);
+    assert!(memory.stats().peak_reserved.unwrap() <= 150 * MIB);
+    drop((held, memory));
+    simulator.set_segment(2 * MIB);
+}
+
+/// What cannot be tried is not relied on, and is no reason to fail.
+#[test]
+fn a_driver_that_refuses_the_trial_has_a_soft_limit() {
+    let Some((gpu, simulator)) = fresh(3, 1024 * MIB) else {
+        return;
+    };
+    for nth in 1..=2 {
+        simulator.fail_pools(nth, 1);
+        let memory = DeviceMemory::cuda(gpu.ordinal).limit(LIMIT).open().unwrap();
+        assert_eq!(memory.stats().enforcement, Some(Enforcement::Soft));
+        check_limit(&memory, "not tried");
+    }
+    simulator.fail_pools(3, 1);
+    let error = DeviceMemory::cuda(gpu.ordinal).open().unwrap_err();
+    assert!(
+        error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED"),
+        "{error}"
+    );
+    drop(DeviceMemory::cuda(gpu.ordinal).open().unwrap());
 }
 
 #[test]

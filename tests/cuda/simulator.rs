@@ -53,9 +53,17 @@ impl Simulator {
         control!(simulated_cuda_fail_events(self.device => i32, nth => u64, times => u64) -> i32);
     }
 
-    /// The same for cuBLAS calls.
-    pub fn fail_library(self, nth: u64, times: u64) {
-        control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);
+    /// The same for the creation of pools.
+    pub fn fail_pools(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_pools(self.device => i32, nth => u64, times => u64) -> i32);
+    }
+
+    /// The same for calls of libraries, which say so as `lack` does: 0 to 3 for a failed allocation, for what is not initialized, for an
+    /// internal error and for a failed execution. They also say so from then on where the device has no memory for them.
+    pub fn fail_library(self, nth: u64, times: u64, lack: u32) {
+        control!(simulated_cuda_fail_library(
+            self.device => i32, nth => u64, times => u64, lack => u32
+        ) -> i32);
     }
 
     /// The same for copies, memsets and kernel launches, with this status.
@@ -92,6 +100,11 @@ impl Simulator {
 
     pub fn clear_fault(self) {
         control!(simulated_cuda_clear_fault(self.device => i32) -> i32);
+    }
+
+    /// Sets what a pool reserves at a time.
+    pub fn set_segment(self, bytes: u64) {
+        control!(simulated_cuda_set_segment(self.device => i32, bytes => u64) -> i32);
     }
 
     /// Takes back every failure that has been ordered.

@@ -244,9 +244,10 @@ impl Table {
         let all = self.get("llama_layer", "launches");
         figure(&format!("{name}_total"), all, "launches");
         figure(name, but_scalar_adds("llama_layer") - attention, "launches");
-        let case = "attention_2e20";
-        let name = "launches_attention_layer_2e20";
+        let (case, name) = ("attention_2e20", "launches_attention_layer_2e20");
         figure(name, self.get(case, "launches"), "launches");
+        let grouped = self.get("attention_2e20_grouped", "launches");
+        figure(&format!("{name}_grouped"), grouped, "launches");
         let bytes = self.get(case, "launch_bytes") + self.get(case, "product_bytes");
         figure(&format!("{name}_gigabytes"), bytes / 1e9, "GB");
     }
@@ -374,14 +375,15 @@ fn llama_layer(table: &mut Table, device: &Device) -> candle_headroom::Result<()
         sum(layer.forward_plain(&x)?)
     })?;
 
-    for (case, samples) in [("llama_attention", 1), ("attention_2e20", 8)] {
+    // The second with the 1 GiB of scores at a time that a large card has room for, and with keys of their own for all heads.
+    for (case, samples, key_heads, chunk) in [
+        ("llama_attention", 1, LLAMA.key_heads, 256 << 20),
+        ("attention_2e20", 8, LLAMA.heads, 1 << 30),
+        ("attention_2e20_grouped", 8, LLAMA.key_heads, 256 << 20),
+    ] {
         let heads = |heads| var(device, &[samples, heads, tokens, LLAMA.head()]);
-        let (q, k, v) = (
-            heads(LLAMA.heads)?,
-            heads(LLAMA.key_heads)?,
-            heads(LLAMA.key_heads)?,
-        );
-        let causal = nn::Attention::default().causal();
+        let (q, k, v) = (heads(LLAMA.heads)?, heads(key_heads)?, heads(key_heads)?);
+        let causal = nn::Attention::default().causal().chunk(chunk);
         // As it lies in memory.
         table.step(case, Kind::Ours, Trained::Nothing, &|| {
             sum(nn::attention(&q, &k, &v, &causal)?.transpose(1, 2)?)

@@ -95,7 +95,7 @@ impl FindingCode {
 }
 
 /// The kinds of findings: id, severity, `yes` if it prevents CUDA, title, consequences, next step and command.
-static ROWS: [[&str; 7]; 135] = table(include_str!("findings.tsv"));
+static ROWS: [[&str; 7]; 136] = table(include_str!("findings.tsv"));
 
 /// Reads the row of this id. It is called in constants only, so its panics are compile errors.
 #[expect(
@@ -173,6 +173,7 @@ names! {
     VARIABLES_FINE = "HR-600", HIDES_ALL = "HR-601", HIDES_REST = "HR-602", NAMED_TWICE = "HR-603",
     LAUNCH_BLOCKING = "HR-604", DEBUGGING = "HR-605", JIT_DISABLED = "HR-606", CACHE_DISABLED = "HR-607",
     CONTAINER_HIDES = "HR-608", CONTAINER_CAPABILITIES = "HR-609", DEVICE_ORDER = "HR-610", MPS_LIMITS = "HR-611",
+    CACHE_READ_ONLY = "HR-612",
     HOST = "HR-700", CGROUP_LIMIT = "HR-701", LOW_MEMORY = "HR-702", SWAPPING = "HR-703", SHM_SMALL = "HR-704",
     HOST_UNKNOWN = "HR-705",
     BUILT = "HR-800",

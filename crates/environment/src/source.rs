@@ -140,6 +140,13 @@ impl Source {
         }
     }
 
+    /// Whether files can be made in a folder, which need not exist yet.
+    pub(crate) fn takes_files(&self, folder: impl AsRef<Path>) -> bool {
+        let mut folders = folder.as_ref().ancestors().map(|folder| self.below(folder));
+        let nearest = folders.find(|folder| folder.exists());
+        nearest.is_none_or(|folder| folder.is_dir() && may_write(&folder))
+    }
+
     /// Whether a device node can be opened for reading and writing, as CUDA opens it.
     pub(crate) fn opens(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut options = OpenOptions::new();
@@ -147,6 +154,17 @@ impl Source {
         let options = system::without_waiting(&mut options);
         options.open(self.below(path)).map(drop)
     }
+}
+
+/// Whether the user may write in a folder, whose file system may be read-only.
+#[cfg(unix)]
+fn may_write(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+#[cfg(not(unix))]
+fn may_write(_folder: &Path) -> bool {
+    true
 }
 
 /// What is left to read.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::device::Device;
 use crate::device::counters::Counters;
-use crate::device::faults::Countdown;
+use crate::device::faults::{Countdown, Lack};
 use crate::driver::device_query::store_text;
 use crate::simulator::{self, CHECKS_PTX, DRIVER_VERSION};
 use crate::status::{Outcome, Status, store};
@@ -181,6 +181,15 @@ pub extern "C" fn simulated_cuda_refuse_context(device: u32, code: u32) -> i32 {
     })
 }
 
+/// Fails the creation of pools with `CUDA_ERROR_NOT_SUPPORTED` in the same way.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_pools(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.pools = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
 /// Fails the loading of modules in the same way.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64) -> i32 {
@@ -190,10 +199,24 @@ pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64)
     })
 }
 
-/// Fails computations and new handles of cuBLAS and cuDNN in the same way, with their statuses for a lack of device memory.
+/// Fails computations and new handles of cuBLAS, cuDNN and cuRAND in the same way, with the status that each has for a failed allocation (0), for
+/// one that is not initialized (1), for an internal error (2) or for a failed execution (3). Where the device itself has no memory
+/// left for them, they fail in this way too from now on.
 #[unsafe(no_mangle)]
-pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64) -> i32 {
+pub extern "C" fn simulated_cuda_fail_library(
+    device: u32,
+    nth: u64,
+    times: u64,
+    status: u32,
+) -> i32 {
     with(device, |device| {
+        device.faults.lacks = match status {
+            0 => Lack::Allocation,
+            1 => Lack::NotInitialized,
+            2 => Lack::Internal,
+            3 => Lack::Execution,
+            _ => return Err(Status::INVALID_VALUE),
+        };
         device.faults.library = Countdown::new(nth, times);
         Ok(())
     })

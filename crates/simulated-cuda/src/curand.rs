@@ -1,6 +1,7 @@
 //! cuRAND: generators whose numbers depend only on the seed and the position (splitmix64). They are not cuRAND's own sequences.
 
 use crate::counts;
+use crate::device::faults::Lack;
 use crate::device::objects::Generator;
 use crate::device::{Device, RANDOM_BYTES};
 use crate::driver::current;
@@ -14,6 +15,18 @@ const OUT_OF_RANGE: u32 = 104;
 const LENGTH_NOT_MULTIPLE: u32 = 105;
 const LAUNCH_FAILURE: u32 = 201;
 const INITIALIZATION_FAILED: u32 = 203;
+
+const INTERNAL_ERROR: u32 = 999;
+
+/// The status for a lack of device memory.
+fn lack(device: &Device) -> u32 {
+    match device.faults.lacks {
+        Lack::Allocation => ALLOCATION_FAILED,
+        Lack::NotInitialized => INITIALIZATION_FAILED,
+        Lack::Internal => INTERNAL_ERROR,
+        Lack::Execution => LAUNCH_FAILURE,
+    }
+}
 
 type RandomResult = Result<(), u32>;
 
@@ -40,10 +53,11 @@ fn with(generator: u64, body: impl FnOnce(&mut Generator)) -> u32 {
 pub unsafe extern "C" fn curandCreateGenerator(generator: *mut u64, _kind: u32) -> u32 {
     answer(|| {
         let mut device = current::sound_device().map_err(|_| INITIALIZATION_FAILED)?;
-        device
-            .memory
-            .take_overhead(RANDOM_BYTES)
-            .map_err(|_| ALLOCATION_FAILED)?;
+        if device.faults.library.strikes() {
+            return Err(lack(&device));
+        }
+        let taken = device.memory.take_overhead(RANDOM_BYTES);
+        taken.map_err(|_| lack(&device))?;
         let serial = device.objects.serial();
         device.objects.generators.insert(
             serial,
@@ -116,6 +130,9 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
         device.faults.check().map_err(|_| LAUNCH_FAILURE)?;
         device.counted.library_calls += 1;
         device.trace.note(|| format!("random {count}"));
+        if device.faults.library.strikes() {
+            return Err(lack(device));
+        }
         if !device.faults.launch().map_err(|_| LAUNCH_FAILURE)? {
             return Ok(());
         }

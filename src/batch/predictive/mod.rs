@@ -12,6 +12,7 @@ use super::policy::{BatchPolicy, Completed, Extent, Failed, at_least_one, taken}
 use super::recompute::{Plan, Recompute, RecomputeReason, Recomputing, Regions};
 use super::{MOST_COST, MemoryModel};
 use crate::error::{MemoryReading, Result, invalid};
+use crate::memory::pool_bound;
 
 /// Learns what micro-batches take of memory and uses the largest size that fits. Trainers use it by default. Sizes depend on
 /// memory alone, never on time.
@@ -167,9 +168,7 @@ impl Predictive {
     }
 
     fn see(&mut self, now: &MemoryReading) {
-        if let (Some(free), Some(reserved)) = (now.free, now.reserved) {
-            self.device = Some(free.saturating_add(reserved));
-        }
+        self.device = pool_bound(now).or(self.device);
         let bound = now.limit.into_iter().chain(self.device).min();
         let left = bound.zip(now.in_use);
         let left = left.map(|(bound, in_use)| bound.saturating_sub(in_use));

@@ -14,6 +14,10 @@ pub(super) fn opened(_: &Device) -> Option<DeviceMemory> {
     None
 }
 
+pub(super) fn is_full(_: &Device) -> bool {
+    false
+}
+
 pub(super) fn synchronize(device: &Device) -> Result<()> {
     Ok(device.synchronize()?)
 }

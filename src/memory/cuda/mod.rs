@@ -15,7 +15,7 @@ use enabled as implementation;
 #[cfg(feature = "cuda")]
 pub(crate) use enabled::{Handle, PageLocked, drain, while_dropping};
 pub(crate) use implementation::Mark;
-use implementation::{open, opened, synchronize, trim};
+use implementation::{is_full, open, opened, synchronize, trim};
 
 use super::device::DeviceMemory;
 use super::host;
@@ -53,10 +53,17 @@ pub fn recover(device: &Device) -> Result<()> {
     trim(device)
 }
 
-/// Returns the device fault behind an error, or the error itself: NVIDIA's libraries report a lost device only as a failure.
+/// Returns what is behind an error, or the error itself: NVIDIA's libraries report a lost device only as a failure, and often also that they
+/// could not have memory, which is so exactly if the device is healthy and has less than the [`library_reserve`] free.
 pub(crate) fn unmask(error: Error, device: &Device) -> Error {
-    match error.may_hide_fault().then(|| synchronize(device)) {
-        Some(Err(fault @ Error::DeviceFault(_))) => fault,
+    if !error.may_hide_fault() {
+        return error;
+    }
+    // Before the wait, at which the pool may return memory.
+    let is_full = is_full(device);
+    match synchronize(device) {
+        Err(fault @ Error::DeviceFault(_)) => fault,
+        Ok(()) if is_full => error.on_full_device(),
         _ => error,
     }
 }

@@ -70,17 +70,21 @@ fn several_chunks() -> Result<()> {
     compare([2, 4, 2, 1030, 3, 1, 2], &|_| Ok(Attention::default()))
 }
 
-/// Parts of heads, and chunks of queries in them.
+/// Parts of samples and of heads, and chunks of queries in them, down to one query.
 #[test]
 fn several_parts() -> Result<()> {
+    let slopes = Tensor::new(&[0.01f32, 0.005, 0.0025, 0.00125], &Device::Cpu)?;
+    let options = Attention::default().causal().alibi(&slopes).dropout(0.2);
+    // Of f32 scores all take 280 KiB, those of a sample 140, of a key head 70, and of its query 3.5.
+    for kib in [0, 4, 40, 70, 140, 280] {
+        let options = options.clone().chunk(kib << 10);
+        compare([2, 4, 2, 20, 112, 3, 3], &|_| Ok(options.clone()))?;
+    }
     if Simulator::of(0).is_some() {
-        eprintln!("skipped: the simulated driver takes minutes for so many scores");
+        // It takes minutes for as many scores as the chunks by default have.
         return Ok(());
     }
-    let slopes = Tensor::new(&[0.01f32, 0.005, 0.0025, 0.00125], &Device::Cpu)?;
-    compare([2, 4, 2, 1100, 9000, 8, 8], &|_| {
-        Ok(Attention::default().causal().alibi(&slopes).dropout(0.2))
-    })
+    compare([2, 4, 2, 1100, 9000, 8, 8], &|_| Ok(options.clone()))
 }
 
 #[test]

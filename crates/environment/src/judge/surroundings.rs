@@ -1,7 +1,7 @@
 //! CUDA's libraries on the loader's path, and the variables of the process.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Facts, Findings, Reply, around, code, joined};
 use crate::facts;
@@ -172,6 +172,7 @@ pub(super) fn variables(facts: &Facts, findings: &mut Findings) {
     if facts.shows_gpu() {
         visible(facts, findings);
         switches(facts, findings);
+        cache(facts, findings);
         if facts.is_container() {
             container(facts, findings);
         }
@@ -233,6 +234,18 @@ fn switches(facts: &Facts, findings: &mut Findings) {
             let finding = findings.begin(code::DEBUGGING, format!("{name} is set: {effect}"));
             finding.command = format!("unset {name}").into();
         }
+    }
+}
+
+/// Where the driver keeps the kernels that it has compiled, if it cannot write there.
+fn cache(facts: &Facts, findings: &mut Findings) {
+    let source = &facts.source;
+    let chosen = source.variable("CUDA_CACHE_PATH").map(PathBuf::from);
+    let home = || Some(Path::new(source.variable("HOME")?).join(".nv/ComputeCache"));
+    let folder = chosen.or_else(home);
+    if let Some(folder) = folder.filter(|folder| !source.takes_files(folder)) {
+        let seen = format!("no file can be written in {}", folder.display());
+        findings.add(code::CACHE_READ_ONLY, seen);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::kernel::in_range;
 ///
 /// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
 /// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
-/// 16 queries for each thread, else in chunks of at most 256 MiB, or of a query of one key head. Scores and statistics are in f32, and
+/// 16 queries for each thread, else in [chunks](Attention::chunk) of at most 256 MiB, or of a query of one key head. Scores and statistics are in f32, and
 /// so is everything on the CPU. With a mask
 /// that leads to a Var the backward pass on the CPU is a composition of candle's operations on chunks of 4 MiB.
 ///
@@ -111,7 +111,7 @@ fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, T
         return Ok((Tensor::zeros(outputs, dtype, q.device())?, statistics));
     }
     if !q.device().is_cpu() {
-        let most = chunks::most_scores(dtype, q.device());
+        let most = chunks::most_scores(rule, dtype, q.device());
         return chunks::forward(rule, [q, k, v], most);
     }
     let rule = rule.in_type(wide)?;
@@ -135,7 +135,7 @@ fn backward(rule: &Rule, statistics: &Tensor, given: &Backward<4>) -> Result<Gra
     );
     let all = [q, k, v, &output, &gradient];
     let (dtype, wide) = (q.dtype(), wide(q.dtype()));
-    let most = chunks::most_scores(dtype, q.device());
+    let most = chunks::most_scores(rule, dtype, q.device());
     let gradients = if q.device().is_cpu() {
         let rule = rule.in_type(wide)?;
         let [q, k, v, output, gradient] = all.map(|tensor| tensor.to_dtype(wide));

@@ -39,6 +39,7 @@ pub struct Attention {
     pub(super) scale: Option<f64>,
     pub(super) softcap: Option<f64>,
     pub(super) dropout: f64,
+    pub(super) chunk: Option<usize>,
 }
 
 impl Attention {
@@ -220,6 +221,24 @@ impl Attention {
         self.dropout = rate;
         self
     }
+
+    /// The bytes of a GPU that scores take at a time, with their gradients, in place of 256 MiB: more means fewer kernels, less a lower peak.
+    /// Scores of one query of a key head are never parted. Sums are rounded differently with another number. On the CPU it changes
+    /// nothing.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom_nn::{Attention, attention};
+    ///
+    /// let q = Tensor::randn(0f32, 1., (1, 4, 10, 8), &Device::Cpu)?; // [batch, heads, queries, width]
+    /// let options = Attention::default().causal().chunk(1 << 30); // on an 80 GB card
+    /// assert_eq!(attention(&q, &q, &q, &options)?.dims(), [1, 4, 10, 8]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn chunk(mut self, bytes: usize) -> Self {
+        self.chunk = Some(bytes);
+        self
+    }
 }
 
 /// The sizes of (batch, heads, queries, width), (batch, key_heads, keys, width) and (batch, key_heads, keys, value_width).
@@ -293,7 +312,11 @@ pub struct Rule {
     /// The first and the last key that the first query sees, if there were so many; each query sees one further than that before it.
     /// Between −queries, for keys before all that any query sees, and the number of keys.
     pub seen: [i64; 2],
+    /// The bytes of a GPU that scores take at a time.
+    pub chunk: usize,
 }
+
+const CHUNK: usize = 256 << 20;
 
 impl Rule {
     pub fn new(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Self> {
@@ -339,6 +362,7 @@ impl Rule {
             all_heads: sizes.heads,
             offset,
             seen: seen.map(|key| key.clamp(-queries, keys)),
+            chunk: options.chunk.unwrap_or(CHUNK),
         })
     }
 

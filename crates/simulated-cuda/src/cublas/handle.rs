@@ -4,8 +4,9 @@ use std::ffi::c_char;
 use std::sync::MutexGuard;
 
 use crate::counts;
+use crate::device::faults::Lack;
 use crate::device::objects::Blas;
-use crate::device::{BLAS_BYTES, Device};
+use crate::device::{BLAS_BYTES, BLAS_WORKSPACE_BYTES, Device};
 use crate::driver::current;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
@@ -15,6 +16,7 @@ pub const NOT_INITIALIZED: u32 = 1;
 pub const ALLOC_FAILED: u32 = 3;
 pub const INVALID_VALUE: u32 = 7;
 pub const EXECUTION_FAILED: u32 = 13;
+const INTERNAL_ERROR: u32 = 14;
 
 /// The result of a cuBLAS function: the error is a `cublasStatus_t`.
 pub type BlasResult<T = ()> = Result<T, u32>;
@@ -37,6 +39,16 @@ fn with(handle: u64, body: impl FnOnce(&mut Blas)) -> u32 {
     })
 }
 
+/// The status for a lack of device memory.
+fn lack(device: &Device) -> u32 {
+    match device.faults.lacks {
+        Lack::Allocation => ALLOC_FAILED,
+        Lack::NotInitialized => NOT_INITIALIZED,
+        Lack::Internal => INTERNAL_ERROR,
+        Lack::Execution => EXECUTION_FAILED,
+    }
+}
+
 /// Operands of a computation: start addresses and lengths in bytes. If they are not in live memory, the context is lost.
 pub type Operands<'a> = &'a [(u64, u64)];
 
@@ -54,7 +66,14 @@ pub fn begin(
     device.counted.library_calls += 1;
     device.trace.note(|| format!("library {name}"));
     if device.faults.library.strikes() {
-        return Err(ALLOC_FAILED);
+        return Err(lack(&device));
+    }
+    if !device.objects.blas[&serial].has_workspace {
+        let taken = device.memory.take_overhead(BLAS_WORKSPACE_BYTES);
+        taken.map_err(|_| lack(&device))?;
+        if let Some(blas) = device.objects.blas.get_mut(&serial) {
+            blas.has_workspace = true;
+        }
     }
     if !device.faults.launch().map_err(|_| EXECUTION_FAILED)? {
         return Ok(None);
@@ -77,12 +96,10 @@ pub unsafe extern "C" fn cublasCreate_v2(handle: *mut u64) -> u32 {
     answer(|| {
         let mut device = current::sound_device().map_err(|_| NOT_INITIALIZED)?;
         if device.faults.library.strikes() {
-            return Err(ALLOC_FAILED);
+            return Err(lack(&device));
         }
-        device
-            .memory
-            .take_overhead(BLAS_BYTES)
-            .map_err(|_| ALLOC_FAILED)?;
+        let taken = device.memory.take_overhead(BLAS_BYTES);
+        taken.map_err(|_| lack(&device))?;
         let serial = device.objects.serial();
         device.objects.blas.insert(
             serial,
@@ -91,6 +108,7 @@ pub unsafe extern "C" fn cublasCreate_v2(handle: *mut u64) -> u32 {
                 math_mode: 0,
                 pointer_mode: 0,
                 atomics_mode: 0,
+                has_workspace: false,
             },
         );
         // SAFETY: the caller passes a place for one handle.
@@ -103,8 +121,11 @@ pub unsafe extern "C" fn cublasCreate_v2(handle: *mut u64) -> u32 {
 pub extern "C" fn cublasDestroy_v2(handle: u64) -> u32 {
     answer(|| {
         let (mut device, serial) = of_handle(handle, Kind::Blas).map_err(|_| NOT_INITIALIZED)?;
-        device.objects.blas.remove(&serial).ok_or(NOT_INITIALIZED)?;
-        device.memory.overhead -= BLAS_BYTES;
+        let blas = device.objects.blas.remove(&serial).ok_or(NOT_INITIALIZED)?;
+        device.memory.overhead -= match blas.has_workspace {
+            true => BLAS_BYTES + BLAS_WORKSPACE_BYTES,
+            false => BLAS_BYTES,
+        };
         Ok(())
     })
 }
@@ -184,7 +205,7 @@ pub extern "C" fn cublasGetStatusName(status: u32) -> *const c_char {
         8 => c"CUBLAS_STATUS_ARCH_MISMATCH",
         11 => c"CUBLAS_STATUS_MAPPING_ERROR",
         EXECUTION_FAILED => c"CUBLAS_STATUS_EXECUTION_FAILED",
-        14 => c"CUBLAS_STATUS_INTERNAL_ERROR",
+        INTERNAL_ERROR => c"CUBLAS_STATUS_INTERNAL_ERROR",
         15 => c"CUBLAS_STATUS_NOT_SUPPORTED",
         16 => c"CUBLAS_STATUS_LICENSE_ERROR",
         _ => c"CUBLAS_STATUS_UNKNOWN",

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::sync::MutexGuard;
 
 use crate::counts;
+use crate::device::faults::Lack;
 use crate::device::objects::Dnn;
 use crate::device::{DNN_BYTES, Device};
 use crate::driver::current;
@@ -16,6 +17,7 @@ pub const BAD_PARAM: u32 = 2000;
 pub const NOT_SUPPORTED: u32 = 3000;
 /// What cuDNN 9 has for a lack of device memory; its name `CUDNN_STATUS_ALLOC_FAILED` means the host's (4003).
 pub const DEVICE_ALLOCATION_FAILED: u32 = 4004;
+const INTERNAL_ERROR: u32 = 4000;
 pub const EXECUTION_FAILED: u32 = 5000;
 
 /// The result of a cuDNN function: the error is a `cudnnStatus_t`.
@@ -25,6 +27,16 @@ pub type DnnResult<T = ()> = Result<T, u32>;
 pub fn answer(body: impl FnOnce() -> DnnResult) -> u32 {
     counts::call(&body);
     body().err().unwrap_or(SUCCESS)
+}
+
+/// The status for a lack of device memory.
+fn lack(device: &Device) -> u32 {
+    match device.faults.lacks {
+        Lack::Allocation => DEVICE_ALLOCATION_FAILED,
+        Lack::NotInitialized => NOT_INITIALIZED,
+        Lack::Internal => INTERNAL_ERROR,
+        Lack::Execution => EXECUTION_FAILED,
+    }
 }
 
 /// Locks the device of a handle.
@@ -56,7 +68,7 @@ pub fn begin(
     device.counted.library_calls += 1;
     device.trace.note(|| format!("library {name}"));
     if device.faults.library.strikes() {
-        return Err(DEVICE_ALLOCATION_FAILED);
+        return Err(lack(&device));
     }
     if !device.faults.launch().map_err(|_| EXECUTION_FAILED)? {
         return Ok(None);
@@ -86,10 +98,10 @@ pub unsafe extern "C" fn cudnnCreate(handle: *mut u64) -> u32 {
         }
         let mut device = current::sound_device().map_err(|_| NOT_INITIALIZED)?;
         if device.faults.library.strikes() {
-            return Err(DEVICE_ALLOCATION_FAILED);
+            return Err(lack(&device));
         }
         let taken = device.memory.take_overhead(DNN_BYTES);
-        taken.map_err(|_| DEVICE_ALLOCATION_FAILED)?;
+        taken.map_err(|_| lack(&device))?;
         let serial = device.objects.serial();
         device.objects.dnn.insert(serial, Dnn { stream: 0 });
         // SAFETY: not null, so the caller passes a place for one handle.
@@ -167,6 +179,7 @@ pub extern "C" fn cudnnGetErrorString(status: u32) -> *const c_char {
         NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
         BAD_PARAM => c"CUDNN_STATUS_BAD_PARAM",
         NOT_SUPPORTED => c"CUDNN_STATUS_NOT_SUPPORTED",
+        INTERNAL_ERROR => c"CUDNN_STATUS_INTERNAL_ERROR",
         DEVICE_ALLOCATION_FAILED => c"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         EXECUTION_FAILED => c"CUDNN_STATUS_EXECUTION_FAILED",
         _ => c"CUDNN_STATUS_UNKNOWN",

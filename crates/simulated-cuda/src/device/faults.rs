@@ -41,14 +41,28 @@ struct Loss {
     at_once: bool,
 }
 
+/// How a library says that it could not have device memory: each has a status of its own for these.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Lack {
+    #[default]
+    Allocation,
+    NotInitialized,
+    Internal,
+    Execution,
+}
+
 /// The injected failures of a device, and whether its context is lost.
 #[derive(Debug, Default)]
 pub struct Faults {
     pub allocation: Countdown,
     pub host_allocation: Countdown,
     pub events: Countdown,
+    /// Calls of libraries; they fail as [`lacks`](Self::lacks) says, as do those that the device has no memory for.
     pub library: Countdown,
+    pub lacks: Lack,
     pub modules: Countdown,
+    /// New pools.
+    pub pools: Countdown,
     /// Copies, memsets and kernel launches; they return `work_status`.
     pub work: Countdown,
     pub work_status: Status,

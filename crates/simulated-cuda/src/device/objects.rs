@@ -65,6 +65,7 @@ pub struct Blas {
     pub math_mode: u32,
     pub pointer_mode: u32,
     pub atomics_mode: u32,
+    pub has_workspace: bool,
 }
 
 /// A cuDNN handle.

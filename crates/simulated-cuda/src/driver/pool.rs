@@ -118,6 +118,9 @@ pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut u64, properties: *const Prop
         }
         let mut device = pools_of(wanted.location_id)?;
         device.faults.check()?;
+        if device.faults.pools.strikes() {
+            return Err(Status::NOT_SUPPORTED);
+        }
         let serial = device.memory.create_pool(wanted.max_size);
         // SAFETY: not null; the caller passes a place for one handle.
         unsafe { store(pool, device.handle(Kind::Pool, serial)) }

@@ -16,8 +16,8 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
 
 use pool::{Pool, free_and_total};
-use pools::{Pools, STEP, too_small};
-use work::classified;
+use pools::{Pools, STEP, check};
+use work::{classified, has_no_reserve};
 
 use crate::environment::nvml;
 use crate::error::{Error, MemoryReading, Neighbour, Result, invalid};
@@ -28,7 +28,7 @@ use crate::memory::limit::{
 
 pub(crate) use pool::Handle;
 pub(crate) use work::{Mark, PageLocked, drain, while_dropping};
-pub(super) use work::{synchronize, trim};
+pub(super) use work::{is_full, synchronize, trim};
 
 /// The time limit for NVML to list processes, which usually takes a few hundredths of a second.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,8 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct CudaMemory {
     context: Arc<CudaContext>,
-    /// Whether the driver enforces `maxSize`.
-    is_hard: bool,
+    driver: Trial,
     pools: Mutex<Pools>,
 }
 
@@ -51,13 +50,13 @@ fn room(free: u64, total: u64, held: u64) -> Room {
     }
 }
 
-/// The greatest size of the pools for a limit; `None` if there is no limit, or if the driver does not enforce it.
-fn max_size(limit: Option<u64>, is_hard: bool, total: u64) -> Result<Option<u64>> {
-    if let Some(limit) = limit.filter(|&limit| limit < STEP) {
-        return Err(too_small(limit, STEP));
+impl Trial {
+    /// The greatest size of the pools for a limit; `None` if there is no limit, or if the driver does not enforce it.
+    fn max_size(self, limit: Option<u64>, total: u64) -> Result<Option<u64>> {
+        check(limit, 0, self.step)?;
+        // Not every driver accepts a `maxSize` above the capacity.
+        Ok(limit.filter(|_| self.is_hard).map(|limit| limit.min(total)))
     }
-    // Not every driver accepts a `maxSize` above the capacity.
-    Ok(limit.filter(|_| is_hard).map(|limit| limit.min(total)))
 }
 
 impl Backing for CudaMemory {
@@ -78,7 +77,7 @@ impl Backing for CudaMemory {
             in_use: usage.in_use,
             reserved: usage.reserved,
             peak_reserved: self.pools.lock().reserved_high().ok(),
-            enforcement: Some(match self.is_hard {
+            enforcement: Some(match self.driver.is_hard {
                 true => Enforcement::Hard,
                 false => Enforcement::Soft,
             }),
@@ -90,8 +89,14 @@ impl Backing for CudaMemory {
         }
     }
 
-    fn take_peak(&self) -> Option<u64> {
-        self.pools.lock().take_used_high().ok()
+    fn peak(&self, take: bool) -> Option<u64> {
+        let mut pools = self.pools.lock();
+        let high = pools.used_high();
+        if take {
+            // Fails only on a lost device, which every call that can return an error reports.
+            let _ = pools.restart_used_high();
+        }
+        high.ok()
     }
 
     fn room(&self) -> Result<Room> {
@@ -101,7 +106,7 @@ impl Backing for CudaMemory {
 
     fn set_limit(&self, bytes: Option<u64>) -> Result<()> {
         let (_, total) = free_and_total(&self.context).w()?;
-        let max_size = max_size(bytes, self.is_hard, total)?;
+        let max_size = self.driver.max_size(bytes, total)?;
         let mut pools = self.pools.lock();
         match max_size == pools.limit {
             true => pools.hand_on(),
@@ -140,7 +145,7 @@ static OPEN: Mutex<BTreeMap<usize, (Growth, Weak<Shared>)>> = Mutex::new(BTreeMa
 /// The first driver with `maxSize` for pools, as `cuDriverGetVersion` numbers it.
 const FIRST_WITH_MAX_SIZE: i32 = 12020;
 
-/// A pool of this size is asked for twice its size, to test whether the driver enforces `maxSize`.
+/// A pool of at least this size is asked for twice its size, to test whether the driver enforces `maxSize`.
 const TRIAL: u64 = 32 << 20;
 
 pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Result<DeviceMemory> {
@@ -197,14 +202,20 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
         (Growth::Preallocate, bytes) => bytes,
         _ => None,
     };
-    let is_hard = enforces_max_size(&context, free).w()?;
-    let max_size = max_size(bytes, is_hard, total)?;
+    let driver = Trial::of(&context, free);
+    let max_size = driver.max_size(bytes, total)?;
     // Before candle's device, whose own allocations then come from the pool as well.
-    let pools = Pools::open(&context, growth, max_size, fill)?;
-    let device = Device::new_cuda_with_stream(ordinal)?;
+    let pools = Pools::open(&context, growth, driver.step, max_size, fill)?;
+    let device = Device::new_cuda_with_stream(ordinal).map_err(|error| {
+        let error = Error::from(error);
+        match has_no_reserve(&context) {
+            true => error.on_full_device(),
+            false => error,
+        }
+    })?;
     let backing = CudaMemory {
         context,
-        is_hard,
+        driver,
         pools: Mutex::new(pools),
     };
     let limit = CurrentLimit { asked, bytes };
@@ -229,16 +240,46 @@ fn refused(ordinal: usize, error: DriverError) -> Error {
     }
 }
 
-/// Whether the driver refuses allocations over a pool's `maxSize`: its documentation does not promise it, and older drivers cannot.
-fn enforces_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverError> {
-    let mut version = 0;
-    // SAFETY: the pointer is to a live integer of the type that the driver writes.
-    unsafe { cuDriverGetVersion(&mut version) }.result()?;
-    // On a device with less free, a refusal would prove nothing.
-    if version < FIRST_WITH_MAX_SIZE || free < 2 * TRIAL {
-        return Ok(false);
+/// What small pools show of the driver: its documentation promises neither.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    /// What a pool reserves for a first byte, and then at a time.
+    step: u64,
+    /// Whether allocations over a pool's `maxSize` are refused.
+    is_hard: bool,
+}
+
+impl Trial {
+    /// Tries the driver on a device with `free` bytes free. What cannot be tried counts as not enforced.
+    fn of(context: &Arc<CudaContext>, free: u64) -> Self {
+        let mut found = Self {
+            step: STEP,
+            is_hard: false,
+        };
+        if let Err(error) = found.run(context, free) {
+            tracing::warn!(%error, "the driver's memory pools could not be tried: a limit is soft");
+            found.is_hard = false;
+        }
+        found
     }
-    let trial = Pool::new(context, Some(TRIAL))?;
-    // Only if the first succeeds is the second refused because of `maxSize`.
-    Ok(trial.fill(TRIAL)? && !trial.fill(2 * TRIAL)?)
+
+    fn run(&mut self, context: &Arc<CudaContext>, free: u64) -> Result<(), DriverError> {
+        let pool = Pool::new(context, None)?;
+        pool.keep_at_sync(u64::MAX)?;
+        if pool.fill(1)? {
+            self.step = pool.reserved()?.max(STEP);
+        }
+        pool.trim()?;
+        let mut version = 0;
+        // SAFETY: the pointer is to a live integer of the type that the driver writes.
+        unsafe { cuDriverGetVersion(&mut version) }.result()?;
+        let size = self.step.max(TRIAL);
+        // On a device with less free, a refusal would prove nothing.
+        if version >= FIRST_WITH_MAX_SIZE && free >= 2 * size {
+            let pool = Pool::new(context, Some(size))?;
+            // Only if the first succeeds is the second refused because of `maxSize`.
+            self.is_hard = pool.fill(size)? && !pool.fill(2 * size)?;
+        }
+        Ok(())
+    }
 }

@@ -105,12 +105,15 @@ impl Pool {
         self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
     }
 
-    /// The highest use since the last call.
-    pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
+    /// The highest use since its last restart.
+    pub(super) fn used_high(&self) -> Result<u64, DriverError> {
         let high = self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
-        self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
         // Whether a reset peak starts at the present use or at 0 is not documented.
         Ok(high.max(self.used()?))
+    }
+
+    pub(super) fn restart_used_high(&self) -> Result<(), DriverError> {
+        self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
     /// Sets how many reserved bytes a synchronization leaves in the pool.

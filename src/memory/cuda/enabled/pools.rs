@@ -5,10 +5,10 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 
 use super::pool::{Pool, free_and_total, leave, take};
-use crate::error::{Error, Result, invalid};
+use crate::error::{Result, invalid};
 use crate::memory::limit::Growth;
 
-/// The granularity at which GPUs map memory. Drivers round `maxSize` up; whole steps stay within the limit.
+/// The granularity at which GPUs map memory.
 pub(super) const STEP: u64 = 2 << 20;
 
 /// The current pool is replaced by a larger one once retired pools have returned the limit divided by this.
@@ -19,14 +19,18 @@ const WORTH_HANDING_ON: u64 = 64;
 #[derive(Debug)]
 pub(super) struct Pools {
     growth: Growth,
+    /// What a pool reserves at a time, which is more than a [`STEP`] with some drivers. They round `maxSize` up; whole steps stay within
+    /// the limit.
+    step: u64,
     /// The number of bytes that all pools together may reserve, if the driver enforces it.
     pub(super) limit: Option<u64>,
     current: Pool,
     retired: Vec<Pool>,
     /// Bytes that the retired pools held when the current one was created with the rest of the limit.
     held: u64,
-    /// The highest reservation before the current pool.
+    /// The highest reservation and the highest use before the current pool.
     reserved_high: u64,
+    used_high: u64,
 }
 
 impl Pools {
@@ -34,16 +38,19 @@ impl Pools {
     pub(super) fn open(
         context: &Arc<CudaContext>,
         growth: Growth,
+        step: u64,
         limit: Option<u64>,
         fill: Option<u64>,
     ) -> Result<Self> {
         Ok(Self {
             growth,
+            step,
             limit,
-            current: take_over(context, growth, limit, fill)?,
+            current: take_over(context, growth, step, limit, fill)?,
             retired: Vec::new(),
             held: 0,
             reserved_high: 0,
+            used_high: 0,
         })
     }
 
@@ -51,10 +58,10 @@ impl Pools {
     /// what it had.
     pub(super) fn replace(&mut self, limit: Option<u64>) -> Result<()> {
         let before = self.current.reserved().w()?;
-        let high = self.reserved_high().w()?;
+        let highest = (self.reserved_high().w()?, self.used_high().w()?);
         let replaced = self.try_replace(limit);
         if replaced.is_ok() {
-            self.reserved_high = high;
+            (self.reserved_high, self.used_high) = highest;
         } else if self.growth == Growth::Preallocate {
             let left = self.current.reserved().unwrap_or(before);
             // Another process may have been quicker; the first error is the one to return.
@@ -66,13 +73,10 @@ impl Pools {
     fn try_replace(&mut self, limit: Option<u64>) -> Result<()> {
         self.trim().w()?;
         let held = self.reserved().w()?;
-        let least = held + STEP;
-        if let Some(limit) = limit.filter(|&limit| limit < least) {
-            return Err(too_small(limit, least));
-        }
+        check(limit, held, self.step)?;
         let left = limit.map(|limit| limit - held);
         let fill = left.filter(|_| self.growth == Growth::Preallocate);
-        let pool = take_over(&self.current.context, self.growth, left, fill)?;
+        let pool = take_over(&self.current.context, self.growth, self.step, left, fill)?;
         let retired = std::mem::replace(&mut self.current, pool);
         // It does not serve new tensors. On failure it only keeps freed memory for longer.
         let _ = retired.keep_at_sync(0);
@@ -88,7 +92,7 @@ impl Pools {
             return Ok(());
         };
         let returned = self.held.saturating_sub(self.retired_reserved().w()?);
-        match returned >= (limit / WORTH_HANDING_ON).max(STEP) {
+        match returned >= (limit / WORTH_HANDING_ON).max(self.step) {
             true => self.replace(Some(limit)),
             false => Ok(()),
         }
@@ -117,10 +121,16 @@ impl Pools {
         self.current.restart_reserved_high()
     }
 
-    /// The highest use since the last call.
-    pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
+    /// The highest use since its last restart.
+    pub(super) fn used_high(&self) -> Result<u64, DriverError> {
         let retired: u64 = self.retired.iter().map(Pool::used).sum::<Result<_, _>>()?;
-        Ok(self.current.take_used_high()? + retired)
+        let now = self.current.used_high()? + retired;
+        Ok(now.max(self.used_high))
+    }
+
+    pub(super) fn restart_used_high(&mut self) -> Result<(), DriverError> {
+        self.used_high = 0;
+        self.current.restart_used_high()
     }
 
     /// Returns all unused memory to the device.
@@ -143,9 +153,11 @@ impl Drop for Pools {
 fn take_over(
     context: &Arc<CudaContext>,
     growth: Growth,
+    step: u64,
     max_size: Option<u64>,
     fill: Option<u64>,
 ) -> Result<Pool> {
+    let whole_steps = |bytes: u64| bytes - bytes % step;
     let pool = Pool::new(context, max_size.map(whole_steps)).w()?;
     let kept = match growth {
         Growth::OnDemand | Growth::Preallocate => u64::MAX,
@@ -165,15 +177,15 @@ fn take_over(
     Ok(pool)
 }
 
-/// The error for a limit that leaves the pool no room.
-pub(super) fn too_small(limit: u64, least: u64) -> Error {
-    let [limit, least] = [limit, least].map(ByteSize);
-    invalid!(
+/// Checks that a limit leaves the pool room beside the `held` bytes, which it cannot give back.
+pub(super) fn check(limit: Option<u64>, held: u64, step: u64) -> Result<()> {
+    let least = held + step;
+    let Some(limit) = limit.filter(|&limit| limit < least) else {
+        return Ok(());
+    };
+    let [limit, least, step] = [limit, least, step].map(ByteSize);
+    Err(invalid!(
         Memory,
-        "a limit of {limit} is too small: it must be at least {least}, for what the pool cannot give back and the 2 MiB that a GPU maps at once"
-    )
-}
-
-fn whole_steps(bytes: u64) -> u64 {
-    bytes - bytes % STEP
+        "a limit of {limit} is too small: it must be at least {least}, for what the pool cannot give back and the {step} that it takes at once"
+    ))
 }

@@ -15,8 +15,9 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaError, CudaStorageSlice, WrapErr};
 use candle_core::{Device, Storage, Tensor};
 
-use super::pool::{Handle, trim_current};
+use super::pool::{Handle, free_and_total, trim_current};
 use crate::error::{Error, Resource, Result};
+use crate::memory::library_reserve;
 
 /// The class of an error of the driver.
 pub(super) fn classified(error: DriverError) -> Error {
@@ -39,6 +40,15 @@ pub(crate) fn synchronize(device: &Device) -> Result<()> {
         stream.synchronize().w()?;
     }
     Ok(())
+}
+
+/// Whether a GPU has less free than its [`library_reserve`].
+pub(crate) fn is_full(device: &Device) -> bool {
+    matches!(device, Device::Cuda(cuda) if has_no_reserve(cuda.cuda_stream().context()))
+}
+
+pub(super) fn has_no_reserve(context: &CudaContext) -> bool {
+    free_and_total(context).is_ok_and(|(free, total)| free < library_reserve(total))
 }
 
 /// Returns the current pool's unused memory to the device.

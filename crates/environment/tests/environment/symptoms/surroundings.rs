@@ -33,6 +33,11 @@ pub const SYMPTOMS: &[Symptom] = &[
         "HR-607",
         with_variable!("CUDA_CACHE_DISABLE", "1"),
     ),
+    symptom("a kernel cache that cannot be written", "HR-612", || {
+        // A file stands where its folder would be made.
+        let machine = Machine::healthy().variable("HOME", "/home/user");
+        machine.file("/home/user/.nv", "")
+    }),
     symptom("a container that hides GPUs", "HR-608", || {
         container_with_gpu()
             .without("/dev/nvidia0")

@@ -16,12 +16,12 @@ use super::rule::{Rule, Sizes, wide};
 use crate::kernel::cuda;
 
 /// How many scores a chunk has at most. With their gradients and what both become in the type of the inputs they take 4 MiB on the CPU and
-/// 256 MiB elsewhere; candle's operations, on Metal and for a learned mask, take several times that. Free memory has no influence, so that
-/// bits do not depend on it.
-pub fn most_scores(dtype: DType, device: &Device) -> usize {
+/// the rule's bytes elsewhere; candle's operations, on Metal and for a learned mask, take several times that. Free memory has no influence, so
+/// that bits do not depend on it.
+pub fn most_scores(rule: &Rule, dtype: DType, device: &Device) -> usize {
     let bytes = match device.is_cpu() {
         true => 4 << 20,
-        false => 256 << 20,
+        false => rule.chunk,
     };
     bytes / (2 * (wide(dtype).size_in_bytes() + dtype.size_in_bytes()))
 }
