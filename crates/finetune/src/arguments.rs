@@ -66,8 +66,8 @@ pub struct ModelOptions {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
-    /// Files to learn from. JSON lines (.jsonl) and Parquet have `prompt` and `completion`, of which the completion is learned, or
-    /// `text`. Any other file is text.
+    /// Files to learn from. JSON lines (.jsonl) have `messages`, of which the assistant's are learned in the format of the model's chat
+    /// template, `prompt` and `completion`, of which the completion is learned, or `text`; Parquet the last three. Any other file is text.
     #[arg(value_name = "DATA")]
     pub files: Vec<PathBuf>,
     /// File to evaluate on, instead of a part of DATA; may be given several times.
@@ -77,7 +77,7 @@ pub struct DataOptions {
     #[arg(long, value_name = "PART", default_value_t = 0.05)]
     pub held_out: f64,
     /// Longest sample in tokens; by default 512, or what the model allows. Text is cut into samples of this length. Where a prompt and its
-    /// completion are longer, the prompt loses its beginning.
+    /// completion are longer, the prompt loses its beginning; a conversation is first cut into its answers.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
     /// Number of samples in an update; with `--ranks` in that of all ranks together.

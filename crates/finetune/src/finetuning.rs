@@ -65,8 +65,7 @@ pub fn finetune(
         arguments.dtype().as_str(),
         network.describe()
     ))?;
-    let learned = |sample: &Sample| sample.tokens.len() - sample.given;
-    let tokens: usize = data.learned.iter().map(learned).sum();
+    let tokens: usize = data.learned.iter().map(Sample::to_learn).sum();
     output.say(format!(
         "data: {} samples of at most {context} tokens, {tokens} to learn; {} held out{}",
         data.learned.len(),

@@ -1,7 +1,8 @@
 //! Text as tokens, and back.
 
 use std::fs;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tokenizers::{Encoding, Tokenizer};
@@ -20,6 +21,8 @@ pub const BESIDE: [&str; 5] = [
 ];
 
 pub struct Vocabulary {
+    /// The model's folder, which may have a chat template too.
+    pub folder: PathBuf,
     tokenizer: Tokenizer,
     /// What the tokenizer puts before each text, such as `<s>`.
     pub begin: Vec<u32>,
@@ -48,6 +51,7 @@ impl Vocabulary {
             config.vocab_size
         );
         let mut own = Self {
+            folder: folder.to_owned(),
             tokenizer,
             begin: Vec::new(),
             ends: config.eos_token_ids.clone(),
@@ -88,6 +92,24 @@ impl Vocabulary {
         let end = self.ends.get(..1).unwrap_or_default();
         let tokens = [&self.begin, encoding.get_ids(), end].concat();
         Ok((tokens, self.begin.len() + before))
+    }
+
+    /// The tokens of a text as it stands, special ones included, and those of its parts, in bytes. A token that begins before a part and ends
+    /// in it belongs to it.
+    pub fn tokens_of_parts(
+        &self,
+        text: &str,
+        parts: &[Range<usize>],
+    ) -> Result<(Vec<u32>, Vec<Range<usize>>)> {
+        let encoding = self.encoding(text, false)?;
+        let ends: Vec<_> = encoding.get_offsets().iter().map(|(_, end)| *end).collect();
+        let until = |byte: usize| ends.partition_point(|end| *end <= byte);
+        // Nothing comes before the first token.
+        let tokens = parts
+            .iter()
+            .map(|part| until(part.start).max(1)..until(part.end));
+        let tokens = tokens.filter(|tokens| !tokens.is_empty()).collect();
+        Ok((encoding.get_ids().to_vec(), tokens))
     }
 
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {

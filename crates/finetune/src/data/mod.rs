@@ -1,5 +1,6 @@
 //! Files as batches of tokens.
 
+mod chat;
 mod records;
 mod samples;
 
@@ -51,7 +52,10 @@ impl Data {
     pub fn checksum(&self) -> String {
         let mut hasher = Hasher::new();
         for sample in self.learned.iter().chain(&self.held_out) {
-            hasher.update(&(sample.given as u64).to_le_bytes());
+            for part in &sample.learned {
+                hasher.update(&(part.start as u64).to_le_bytes());
+                hasher.update(&(part.end as u64).to_le_bytes());
+            }
             for token in &sample.tokens {
                 hasher.update(&token.to_le_bytes());
             }

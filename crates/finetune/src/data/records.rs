@@ -7,18 +7,43 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_headroom::data::{Dataset, JsonLines};
+use minijinja::Value;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use super::chat::Chat;
 
 /// Most bytes of a file of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// A text to learn, and a prompt before it that is given.
+/// What is learned of a line of a file.
 #[derive(Deserialize)]
 #[serde(try_from = "Fields")]
-pub struct Record {
-    pub prompt: Option<String>,
-    pub text: String,
+pub enum Record {
+    /// All of a text.
+    Text(String),
+    /// A completion, after a prompt that is given.
+    Pair { prompt: String, completion: String },
+    /// The assistant's turns.
+    Chat(Chat),
+}
+
+/// Records, and where each was read.
+pub struct Records {
+    pub all: Vec<Record>,
+    /// Each file, and the number of records before it.
+    files: Vec<(PathBuf, usize)>,
+}
+
+impl Records {
+    /// Where the record with this number was read, for an error.
+    pub fn place(&self, number: usize) -> String {
+        let mut files = self.files.iter().rev();
+        match files.find(|(_, before)| *before <= number) {
+            Some((file, before)) => format!("sample {} of {}", number - before + 1, file.display()),
+            None => format!("sample {}", number + 1),
+        }
+    }
 }
 
 /// The columns of a table, or the fields of a JSON object.
@@ -28,6 +53,8 @@ struct Fields {
     prompt: Option<String>,
     completion: Option<String>,
     text: Option<String>,
+    messages: Option<Vec<Value>>,
+    tools: Option<Value>,
     /// With it, a list is not taken for the fields by their order.
     #[serde(flatten)]
     _others: HashMap<String, IgnoredAny>,
@@ -37,24 +64,39 @@ impl TryFrom<Fields> for Record {
     type Error = anyhow::Error;
 
     fn try_from(fields: Fields) -> Result<Self> {
-        let (name, prompt, text) = match (fields.prompt, fields.completion, fields.text) {
-            (Some(prompt), Some(completion), None) => ("completion", Some(prompt), completion),
-            (None, None, Some(text)) => ("text", None, text),
-            _ => bail!("there must be `prompt` and `completion`, or `text` alone"),
-        };
-        ensure!(
-            !text.is_empty(),
-            "`{name}` is empty: there is nothing to learn"
+        let given = (
+            fields.prompt,
+            fields.completion,
+            fields.text,
+            fields.messages,
         );
-        Ok(Self { prompt, text })
+        let (name, is_empty, record) = match given {
+            (Some(prompt), Some(completion), None, None) => {
+                let is_empty = completion.is_empty();
+                ("completion", is_empty, Self::Pair { prompt, completion })
+            }
+            (None, None, Some(text), None) => ("text", text.is_empty(), Self::Text(text)),
+            (None, None, None, Some(messages)) => {
+                let tools = fields.tools;
+                (
+                    "messages",
+                    messages.is_empty(),
+                    Self::Chat(Chat { messages, tools }),
+                )
+            }
+            _ => bail!("there must be `messages`, `prompt` and `completion`, or `text` alone"),
+        };
+        ensure!(!is_empty, "`{name}` is empty: there is nothing to learn");
+        Ok(record)
     }
 }
 
 /// Reads files one after the other.
-pub fn read(files: &[PathBuf]) -> Result<Vec<Record>> {
-    let mut records = Vec::new();
+pub fn read(files: &[PathBuf]) -> Result<Records> {
+    let (mut records, mut places) = (Vec::new(), Vec::new());
     for file in files {
         let before = records.len();
+        places.push((file.clone(), before));
         let ending = file.extension().and_then(|ending| ending.to_str());
         match ending {
             Some("jsonl" | "ndjson" | "json") => {
@@ -72,8 +114,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Record>> {
             ),
             _ => {
                 let text = text(file)?;
-                let prompt = None;
-                records.extend((!text.is_empty()).then_some(Record { prompt, text }));
+                records.extend((!text.is_empty()).then_some(Record::Text(text)));
             }
         }
         ensure!(
@@ -82,7 +123,10 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Record>> {
             file.display()
         );
     }
-    Ok(records)
+    Ok(Records {
+        all: records,
+        files: places,
+    })
 }
 
 fn read_all(dataset: &dyn Dataset<Sample = Record>, records: &mut Vec<Record>) -> Result<()> {

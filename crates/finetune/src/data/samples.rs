@@ -2,15 +2,17 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::Tensor;
 use candle_headroom::data::{Dataset, Loader, Pad};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::BoxedError;
 use rayon::prelude::*;
 
-use super::records::Record;
+use super::chat::{Chat, Template};
+use super::records::{Record, Records};
 use crate::vocabulary::Vocabulary;
 
 /// The target of a token that is not learned.
@@ -22,19 +24,38 @@ const SORTED: usize = 16;
 /// Most tokens of a text that are continued.
 const BEGINNING: usize = 16;
 
-/// Tokens, of which all but the first ones are learned.
+/// Tokens, of which some are learned.
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub tokens: Vec<u32>,
-    /// Number of tokens at the beginning that are given; at least 1.
-    pub given: usize,
+    /// The tokens that are learned, in order; at least one, and not the first token.
+    pub learned: Vec<Range<usize>>,
 }
 
 impl Sample {
+    fn after(given: usize, tokens: Vec<u32>) -> Self {
+        let learned = vec![given..tokens.len()];
+        Self { tokens, learned }
+    }
+
+    /// The number of tokens that are given before the first one that is learned; at least 1.
+    fn given(&self) -> usize {
+        self.learned.first().map_or(1, |first| first.start)
+    }
+
+    /// The number of tokens that are learned.
+    pub fn to_learn(&self) -> usize {
+        self.learned.iter().map(Range::len).sum()
+    }
+
     /// The tokens that a text may be continued from: the prompt, or the first ones of a text.
     pub fn beginning(&self) -> Vec<u32> {
         let of_text = BEGINNING.min(self.tokens.len() - 1);
-        let given = if self.given > 1 { self.given } else { of_text };
+        let given = if self.given() > 1 {
+            self.given()
+        } else {
+            of_text
+        };
         self.tokens[..given].to_vec()
     }
 }
@@ -47,34 +68,91 @@ pub struct Cut {
     pairs: usize,
 }
 
+/// What a record is in tokens.
+enum Encoded {
+    Text(Vec<u32>),
+    /// Tokens of which all from a number on are learned.
+    Pair(Vec<u32>, usize),
+    /// A conversation, or each of its answers.
+    Chat(Vec<Sample>),
+}
+
 /// Makes samples of records, each of at most `context` tokens and the one that comes next. Texts are joined, each with its end, and cut;
-/// a sample begins with the last token of the one before, so that every token is learned once.
+/// a sample begins with the last token of the one before, so that every token is learned once. A conversation is one sample if it is short
+/// enough and its template allows it, else each of its answers is one.
 pub fn encode(
-    records: &[Record],
+    records: &Records,
     vocabulary: &Vocabulary,
     context: usize,
     cut: &mut Cut,
 ) -> Result<Vec<Sample>> {
-    let encoded: Result<Vec<_>> = records
-        .par_iter()
-        .map(|record| vocabulary.tokens_of(record.prompt.as_deref(), &record.text))
-        .collect();
-    let (mut samples, mut stream) = (Vec::new(), Vec::new());
     let most = context + 1;
-    for (record, (tokens, given)) in records.iter().zip(encoded?) {
-        match record.prompt {
-            None => stream.extend(tokens),
-            Some(_) => {
+    let mut all = records.all.iter();
+    let has_chats = all.any(|record| matches!(record, Record::Chat(_)));
+    let template = has_chats.then(|| Template::open(&vocabulary.folder));
+    let template = template.transpose()?;
+    let chat = |template: &Template, chat: &Chat| {
+        let encode = |apart| {
+            let texts = template.texts(chat, apart)?.into_iter();
+            let samples = texts.map(|text| vocabulary.tokens_of_parts(&text.text, &text.learned));
+            samples
+                .map(|sample| sample.map(|(tokens, learned)| Sample { tokens, learned }))
+                .collect::<Result<Vec<_>>>()
+        };
+        let samples = encode(false)?;
+        match &samples[..] {
+            [whole] if whole.learned.len() > 1 && whole.tokens.len() > most => encode(true),
+            _ => Ok(samples),
+        }
+    };
+    let encoded = records.all.par_iter().enumerate().map(|(number, record)| {
+        Ok(match (record, &template) {
+            (Record::Text(text), _) => Encoded::Text(vocabulary.tokens_of(None, text)?.0),
+            (Record::Pair { prompt, completion }, _) => {
+                let (tokens, given) = vocabulary.tokens_of(Some(prompt), completion)?;
+                Encoded::Pair(tokens, given)
+            }
+            (Record::Chat(of), Some(template)) => {
+                let samples = chat(template, of);
+                Encoded::Chat(samples.with_context(|| records.place(number))?)
+            }
+            (Record::Chat(_), None) => Encoded::Chat(Vec::new()),
+        })
+    });
+    let encoded: Result<Vec<_>> = encoded.collect();
+    let (mut samples, mut stream) = (Vec::new(), Vec::new());
+    for encoded in encoded? {
+        match encoded {
+            Encoded::Text(tokens) => stream.extend(tokens),
+            Encoded::Pair(tokens, given) => {
                 let begin = vocabulary.begin.len();
                 samples.extend(cut.fit(tokens, (begin, given), most));
+            }
+            Encoded::Chat(parts) => {
+                for part in parts {
+                    samples.extend(match part.learned[..] {
+                        [Range { start, end }] => {
+                            let mut tokens = part.tokens;
+                            tokens.truncate(end);
+                            let begin = vocabulary.begin.len();
+                            let begin = if tokens.starts_with(&vocabulary.begin) {
+                                begin
+                            } else {
+                                0
+                            };
+                            cut.fit(tokens, (begin, start), most)
+                        }
+                        _ => Some(part),
+                    });
+                }
             }
         }
     }
     let starts = (0..stream.len().saturating_sub(1)).step_by(context.max(1));
-    samples.extend(starts.map(|start| Sample {
-        tokens: stream[start..stream.len().min(start + most)].to_vec(),
-        given: 1,
-    }));
+    samples.extend(
+        starts
+            .map(|start| Sample::after(1, stream[start..stream.len().min(start + most)].to_vec())),
+    );
     Ok(samples)
 }
 
@@ -102,7 +180,7 @@ impl Cut {
             self.pairs += 1;
             return None;
         }
-        Some(Sample { tokens, given })
+        Some(Sample::after(given, tokens))
     }
 }
 
@@ -160,12 +238,11 @@ pub fn collate(samples: &[impl Borrow<Sample>]) -> Result<Batch, BoxedError> {
         &sample.tokens[..seen]
     });
     let targets = samples.map(|sample| {
-        let next = sample.tokens.iter().enumerate().skip(1);
-        let next = next.map(|(place, token)| match place < sample.given {
-            true => IGNORED,
-            false => i64::from(*token),
-        });
-        next.collect::<Vec<_>>()
+        let mut next = vec![IGNORED; sample.tokens.len().saturating_sub(1)];
+        for place in sample.learned.iter().cloned().flatten() {
+            next[place - 1] = i64::from(sample.tokens[place]);
+        }
+        next
     });
     let inputs = Pad::new(0u32).sequences(inputs.collect())?;
     let targets = Pad::new(IGNORED).sequences(targets.collect())?;

@@ -1,5 +1,6 @@
 //! The program `finetune` as a user runs it: what it trains and saves, and what it refuses.
 
+mod chat;
 #[path = "../../../../tests/programs/figures.rs"]
 mod figures;
 #[cfg(unix)]

@@ -66,7 +66,7 @@ fn columns_are_prompts_and_completions() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(
-        stderr.contains("wrong.parquet: row 0 of the dataset: there must be `prompt`"),
+        stderr.contains("wrong.parquet: row 0 of the dataset: there must be `messages`, `prompt`"),
         "{stderr}"
     );
 }

@@ -124,7 +124,7 @@ fn data_that_cannot_be_learned() {
     with(
         "prompts.jsonl",
         b"{\"prompt\": \"a\"}",
-        "line 1: there must be `prompt` and `completion`, or `text` alone",
+        "line 1: there must be `messages`, `prompt` and `completion`, or `text` alone",
     );
     with(
         "other.jsonl",
