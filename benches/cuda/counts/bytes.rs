@@ -14,10 +14,9 @@ const WIDTH: usize = 1024;
 const LEN: usize = ROWS * WIDTH;
 
 /// The kernels of this project's that a pass may launch.
-const KERNELS: [&str; 8] = [
+const KERNELS: [&str; 7] = [
     "rows_forward",
     "rows_backward",
-    "rows_sums",
     "sum_of_rows",
     "add_parts",
     "cell_sums",

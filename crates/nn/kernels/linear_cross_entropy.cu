@@ -93,9 +93,12 @@ static __device__ void linear_cross_entropy(uint64_t width, int64_t none, Rule<T
     }                                                                                                                  \
     /* xs *= factor[0] */                                                                                              \
     extern "C" __global__ void scale_##NAME(uint64_t len, const T *factor, T *xs) {                                    \
-        const uint64_t step = (uint64_t)gridDim.x * blockDim.x;                                                        \
-        for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {                       \
-            xs[i] *= factor[0];                                                                                        \
+        for (FOURS(i, len, 4)) {                                                                                       \
+            Four<T> x = load(xs + i, len - i);                                                                         \
+            for (uint32_t j = 0; j < 4; j++) {                                                                         \
+                x.values[j] *= factor[0];                                                                              \
+            }                                                                                                          \
+            store(xs + i, len - i, x);                                                                                 \
         }                                                                                                              \
     }
 LINEAR_CROSS_ENTROPY(f32, float)
