@@ -35,15 +35,14 @@ static __device__ __forceinline__ void each_of_cell(uint64_t cells, uint64_t inn
 template <typename T> struct Pair { Four<T> x, dy; };
 
 // Σ dy and Σ dy · (x − mean), or with x − mean in the place of dy. A block in x has a cell, or 128 cells if `inner` is 1; one in y has a part of
-// what threads take of a cell. `len` is their number for all parts.
+// what threads take of a cell. `len` is their number for all parts. All parts of the first sum come before those of the second.
 template <typename T>
 static __device__ void cell_sums(uint64_t len, uint64_t cells, uint64_t inner, uint64_t len_of_part,
-                                 uint32_t of_deviations, const Wide<T> *means, const T *xs, const T *dys, Wide<T> *sums,
-                                 Wide<T> *products) {
+                                 uint32_t of_deviations, const Wide<T> *means, const T *xs, const T *dys, Wide<T> *sums) {
     typedef Wide<T> W;
     const uint64_t first = blockIdx.y * len_of_part, end = min(first + len_of_part, len);
     sums += blockIdx.y * cells;
-    products += blockIdx.y * cells;
+    W *const products = sums + gridDim.y * cells;
     const bool is_one = of_deviations || xs == dys;
     const auto read = [&](uint64_t at, uint64_t count) {
         const Four<T> x = load(xs + at, count);
@@ -132,8 +131,8 @@ static __device__ void cell_gradient(uint64_t len, uint64_t cells, uint64_t inne
 
 KERNEL(cell_sums,
        (uint64_t len, uint64_t cells, uint64_t inner, uint64_t len_of_part, uint32_t of_deviations,
-        const Wide<T> *means, const T *xs, const T *dys, Wide<T> *sums, Wide<T> *products),
-       (len, cells, inner, len_of_part, of_deviations, means, xs, dys, sums, products))
+        const Wide<T> *means, const T *xs, const T *dys, Wide<T> *sums),
+       (len, cells, inner, len_of_part, of_deviations, means, xs, dys, sums))
 KERNEL(cell_scaling,
        (uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, const Wide<T> *scales, const Wide<T> *shifts,
         const T *xs, T *ys),

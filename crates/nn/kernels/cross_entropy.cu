@@ -1,6 +1,6 @@
 // Cross-entropy of rows of logits. src/loss/cross_entropy.rs launches a block for each row.
 
-#include "powers.cuh"
+#include "rows.cuh"
 
 // The target `none` stands for no class; any other that is not below the width gives NaN and reads nothing.
 template <typename T>

@@ -14,24 +14,9 @@ template <typename T>
 static __device__ Statistics<T> statistics(uint64_t width, double eps, uint32_t center, const Held<T> &x) {
     Statistics<T> row = {center ? widen(x.row[0]) : 0, 0, 0};
     if (center) {
-        Wide<T> sum = 0;
-        each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-            const Four<T> four = x.at(i, count, group);
-            for (uint32_t j = 0; j < 4; j++) {
-                sum += j < count ? row.centered(four.values[j]) : 0;
-            }
-        });
-        row.mean = over_block<Sum>(sum) / (Wide<T>)width;
+        row.mean = over_row<Sum>(width, x, (Wide<T>)0, [&](T x) { return row.centered(x); }) / (Wide<T>)width;
     }
-    Wide<T> squares = 0;
-    each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-        const Four<T> four = x.at(i, count, group);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> value = j < count ? row.centered(four.values[j]) : 0;
-            squares += value * value;
-        }
-    });
-    squares = over_block<Sum>(squares);
+    const Wide<T> squares = over_row<Sum>(width, x, (Wide<T>)0, [&](T x) { return row.centered(x) * row.centered(x); });
     row.scale = 1 / sqrt(squares / (Wide<T>)width + (Wide<T>)eps);
     return row;
 }
@@ -52,16 +37,16 @@ static __device__ void rows_forward(uint64_t width, double eps, uint32_t center,
     });
 }
 
-// Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: a row of each for each block.
+// Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: a row of each
+// for each block, all of dw first.
 template <typename T>
 static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center,
-                                     uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *dws,
-                                     Wide<T> *dbs) {
+                                     uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums) {
     const uint64_t start = blockIdx.x * rows_of_block;
     const uint64_t end = min(start + rows_of_block, rows);
     const Held<T> w(weight, width);
     Four<Wide<T>> dw[HELD<T>] = {}, db[HELD<T>] = {};
-    Wide<T> *dw_part = dws + blockIdx.x * width, *db_part = dbs + blockIdx.x * width;
+    Wide<T> *dw_part = sums + blockIdx.x * width, *db_part = dw_part + gridDim.x * width;
     for (uint64_t row = start; row < end; row++) {
         const Held<T> x(xs + row * width, width), dy(dys + row * width, width);
         T *dx = dxs + row * width;
@@ -116,5 +101,5 @@ KERNEL(rows_forward,
        (width, eps, center, xs, weight, bias, ys))
 KERNEL(rows_backward,
        (uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center, uint32_t with_sums,
-        const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *dws, Wide<T> *dbs),
-       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, dws, dbs))
+        const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums),
+       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums))

@@ -131,6 +131,27 @@ template <typename J, typename A> static __device__ A over_block(A value) {
     return value;
 }
 
+// Joins f(x) of all elements of the block's row.
+template <typename J, typename T, typename F>
+static __device__ __forceinline__ Wide<T> over_row(uint64_t width, const Held<T> &x, Wide<T> none, F f) {
+    Wide<T> all = none;
+    each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
+        const Four<T> four = x.at(i, count, group);
+        for (uint32_t j = 0; j < 4; j++) {
+            all = j < count ? J::join(all, f(four.values[j])) : all;
+        }
+    });
+    return over_block<J>(all);
+}
+
+template <typename T> static __device__ Wide<T> largest(uint64_t width, const Held<T> &x) {
+    return over_row<Maximum>(width, x, (Wide<T>)-INFINITY, [](T x) { return widen(x); });
+}
+
+template <typename T> static __device__ Wide<T> sum_of_powers(uint64_t width, const Held<T> &x, Wide<T> max) {
+    return over_row<Sum>(width, x, (Wide<T>)0, [&](T x) { return exp(widen(x) - max); });
+}
+
 // Defines the kernel NAME_f32 of these parameters, which calls the function NAME<float> with these arguments, and so for each of the four
 // types. The type is called T in the parameters.
 #define KERNEL(NAME, PARAMETERS, ARGUMENTS)                                                                            \

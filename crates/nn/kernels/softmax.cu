@@ -1,6 +1,6 @@
 // Softmax over rows and its logarithm. src/kernel/cuda/enabled/kernels.rs launches a block for each row.
 
-#include "powers.cuh"
+#include "rows.cuh"
 
 // y = exp(x - max) / sum(exp(x - max)), or its logarithm
 template <typename T> static __device__ void softmax(uint64_t width, uint32_t logarithm, const T *xs, T *ys) {

@@ -272,14 +272,14 @@ fn cell_sums(large: &Large) -> Result<()> {
     let xs = large.with_ends::<bf16>(large.elements, [half, &twice])?;
     let dys = large.with_ends::<bf16>(large.elements, [half, &twice])?;
     let means = large.zeros::<f32>(cells)?;
-    let (mut sums, mut products) = (large.zeros::<f32>(cells)?, large.zeros::<f32>(cells)?);
+    let mut sums = large.zeros::<f32>(2 * cells)?;
     // Threads take four elements at once, and a part may have more than there are.
     let (len, number, inner) = (WIDTH as u64 / 4, cells as u64, WIDTH as u64 / 2);
     launch!(large, code("cells"), "cell_sums_bf16", each_row(cells, WIDTH);
-        &len, &number, &inner, &2048u64, &0u32, &means, &xs, &dys, &mut sums, &mut products);
+        &len, &number, &inner, &2048u64, &0u32, &means, &xs, &dys, &mut sums);
     for (cell, half) in [(0, half), (cells - 1, &twice)] {
         large.expect(&sums, cell, half.iter().sum())?;
-        large.expect(&products, cell, dot(half, half))?;
+        large.expect(&sums, cells + cell, dot(half, half))?;
     }
     Ok(())
 }
@@ -290,12 +290,12 @@ fn cell_sums_of_columns(large: &Large) -> Result<()> {
     let xs = large.with_ends::<bf16>(large.elements, [&[2.], &[3.]])?;
     let dys = large.with_ends::<bf16>(large.elements, [&[5.], &[7.]])?;
     let means = large.zeros::<f32>(cells)?;
-    let (mut sums, mut products) = (large.zeros::<f32>(cells)?, large.zeros::<f32>(cells)?);
+    let mut sums = large.zeros::<f32>(2 * cells)?;
     launch!(large, code("cells"), "cell_sums_bf16", each_column(cells, 1);
-        &2u64, &(cells as u64), &1u64, &64u64, &0u32, &means, &xs, &dys, &mut sums, &mut products);
+        &2u64, &(cells as u64), &1u64, &64u64, &0u32, &means, &xs, &dys, &mut sums);
     for (cell, sum, product) in [(0, 5., 10.), (cells - 1, 7., 21.)] {
         large.expect(&sums, cell, sum)?;
-        large.expect(&products, cell, product)?;
+        large.expect(&sums, cells + cell, product)?;
     }
     Ok(())
 }
@@ -480,10 +480,9 @@ fn rows_backward(large: &Large) -> Result<()> {
     (upwards[0], upwards[WIDTH - 1]) = (1., -3.);
     let dys = large.with_rows::<bf16>(large.elements, &upwards)?;
     let mut dxs = large.zeros::<bf16>(large.elements)?;
-    let weight = large.full::<bf16>(&[1.; WIDTH])?;
-    let (mut dw, mut db) = (large.zeros::<f32>(1)?, large.zeros::<f32>(1)?);
+    let (weight, mut none) = (large.full::<bf16>(&[1.; WIDTH])?, large.zeros::<f32>(1)?);
     launch!(large, code("norm"), "rows_backward_bf16", each_row(rows, WIDTH);
-        &(WIDTH as u64), &(rows as u64), &1u64, &1e-9f64, &1u32, &0u32, &xs, &weight, &dys, &mut dxs, &mut dw, &mut db);
+        &(WIDTH as u64), &(rows as u64), &1u64, &1e-9f64, &1u32, &0u32, &xs, &weight, &dys, &mut dxs, &mut none);
     let (normal, scale) = normal();
     let (along, middle) = (dot(&upwards, &normal) / WIDTH as f64, mean(&upwards));
     let slopes = upwards.iter().zip(normal);
@@ -498,18 +497,20 @@ const BLOCKS: usize = 512;
 const COLUMNS: usize = 128;
 
 fn rows_backward_with_sums(large: &Large) -> Result<()> {
-    let width = large.elements.div_ceil(BLOCKS) + 1;
+    let width = large.elements.div_ceil(2 * BLOCKS) + 1;
     let len = BLOCKS * width;
     let xs = large.with_rows::<bf16>(len, &[1.])?;
     let dys = large.with_rows::<bf16>(len, &[3.])?;
     let (weight, mut dxs) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(len)?);
-    let (mut dw, mut db) = (large.zeros::<f32>(len)?, large.zeros::<f32>(len)?);
+    let mut sums = large.zeros::<f32>(2 * len)?;
     // Each block has one row. The root of its mean of squares is that of eps.
     launch!(large, code("norm"), "rows_backward_bf16", each_row(BLOCKS, width);
-        &(width as u64), &(BLOCKS as u64), &1u64, &1f64, &0u32, &1u32, &xs, &weight, &dys, &mut dxs, &mut dw, &mut db);
+        &(width as u64), &(BLOCKS as u64), &1u64, &1f64, &0u32, &1u32, &xs, &weight, &dys, &mut dxs, &mut sums);
     // Of the first and of the last row, the product with the normal element, and the element.
-    large.expect_rows(&dw, &[3.])?;
-    large.expect_rows(&db, &[3.])
+    for at in [0, len - 1, len, 2 * len - 1] {
+        large.expect(&sums, at, 3.)?;
+    }
+    Ok(())
 }
 
 /// A grid of a block for each 128 columns in x.
@@ -530,16 +531,15 @@ fn sum_of_rows(large: &Large) -> Result<()> {
     large.expect_rows(&sums, &row())
 }
 
-/// The first block has the first columns of the last sum, the last block the last columns of the first one.
+/// The first block has the first columns of the first sum, the last block the last columns of the last one.
 fn add_parts(large: &Large) -> Result<()> {
-    let width = large.elements.div_ceil(BLOCKS) + 1;
-    let first = large.with_ends::<f32>(BLOCKS * width, [&[1.], &[5.]])?;
-    let last = large.with_ends::<f32>(BLOCKS * width, [&[3.], &[1.]])?;
-    let (mut of_first, mut of_last) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
+    let width = large.elements.div_ceil(2 * BLOCKS) + 1;
+    let parts = large.with_ends::<f32>(2 * BLOCKS * width, [&[3.], &[5.]])?;
+    let (mut first, mut last) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
     launch!(large, code("sums"), "add_parts_bf16", each_column(width, 2);
-        &(width as u64), &(BLOCKS as u64), &first, &last, &mut of_first, &mut of_last);
-    large.expect(&of_last, 0, 3.)?;
-    large.expect(&of_first, width - 1, 5.)
+        &(width as u64), &(BLOCKS as u64), &parts, &mut first, &mut last);
+    large.expect(&first, 0, 3.)?;
+    large.expect(&last, width - 1, 5.)
 }
 
 fn softmax(large: &Large) -> Result<()> {

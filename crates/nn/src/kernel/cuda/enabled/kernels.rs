@@ -1,5 +1,7 @@
 //! How each kernel that makes new tensors is launched.
 
+use std::slice::from_mut;
+
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 
@@ -119,26 +121,24 @@ impl Call<'_> {
         others: &mut [CudaStorage],
         (sums, dtype): (&mut [CudaStorage], DType),
     ) -> Result<()> {
-        let len = parts * width;
-        let made = sums.iter();
-        let made = made.map(|_| unwritten(self.device, len, sum_type(dtype)));
-        let mut made = made.collect::<Result<Vec<_>>>()?;
-        self.run(launch, others.iter_mut().chain(&mut made))?;
-        let made = made.into_iter();
-        let made: Vec<_> = made
-            .map(|made| tensor(Storage::Cuda(made), Shape::from(len)))
-            .collect();
-        // (width, parts, first parts, last parts, first sums, last sums), where parts have a row of `width` elements for each part and sums have
-        // one. Where there is one sum, it is the last, and the kernel does not touch the first, for which there is no block in y.
-        let (sources, counts) = match &made[..] {
-            [last] => (vec![None, Some(last), None], [0, len, 0, width]),
-            [first, last] => (vec![Some(first), Some(last)], [len, len, width, width]),
+        let len = sums.len() * parts * width;
+        let mut made = unwritten(self.device, len, sum_type(dtype))?;
+        self.run(launch, others.iter_mut().chain([&mut made]))?;
+        let made = tensor(Storage::Cuda(made), Shape::from(len));
+        // (width, parts, xs, first sums, last sums), where xs have `parts` rows of `width` elements for each sum, which has one. There is a sum for
+        // each block in y, one or two. One is the last; the kernel does not touch the first then.
+        let (sources, counts) = match sums.len() {
+            1 => (&[Some(&made), None][..], [len, 0, width]),
+            2 => (&[Some(&made)][..], [len, width, width]),
             _ => return Err(mismatch(self.name)),
         };
-        let grid = each_column(width, made.len())?;
-        let add = Launch::new(SUMS, grid, [width as u64, parts as u64], counts);
+        let (grid, numbers) = (
+            each_column(width, sums.len())?,
+            [width as u64, parts as u64],
+        );
+        let add = Launch::new(SUMS, grid, numbers, counts);
         let sums = sums.iter_mut().map(|sums| (sums, None));
-        add.run("add_parts", self.device, dtype, &sources, sums)
+        add.run("add_parts", self.device, dtype, sources, sums)
     }
 }
 
@@ -259,8 +259,8 @@ impl CudaKernel<3, 1> for CrossEntropy {
     }
 }
 
-/// (len, cells, inner, len of a part, of deviations, means, xs, dys, sums, products), where xs and dys have outer · cells · inner elements, the means one
-/// for each cell, and the others one for each cell and block in y. `len` counts what threads take of a cell: four elements each if `inner` is a
+/// (len, cells, inner, len of a part, of deviations, means, xs, dys, parts), where xs and dys have outer · cells · inner elements, the means one for
+/// each cell, and the parts two for each cell and block in y. `len` counts what threads take of a cell: four elements each if `inner` is a
 /// multiple of 4, else one. A block in x has a cell, or 128 cells if `inner` is 1. `write` gives the sums and the products.
 impl CudaKernel<3, 2> for CellSums {
     fn launch(&self, _: [&Tensor; 3]) -> Result<Launch> {
@@ -279,23 +279,14 @@ impl CudaKernel<3, 2> for CellSums {
         let of_deviations = u64::from(self.of_deviations);
         let [len, count, inner, of_part] = [len, cells, inner, of_part].map(|size| size as u64);
         let numbers = [len, count, inner, of_part, of_deviations];
-        let (all, sums) = (self.cells.len() * cells, parts * cells);
-        Ok(Launch::new(
-            CELLS,
-            grid,
-            numbers,
-            [cells, all, all, sums, sums],
-        ))
+        let (all, sums) = (self.cells.len() * cells, 2 * parts * cells);
+        Ok(Launch::new(CELLS, grid, numbers, [cells, all, all, sums]))
     }
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
-        match launch.grid.grid_dim.1 as usize {
-            1 => call.run(launch, outputs),
-            parts => {
-                let (launch, dtype) = ((launch, parts, self.cells.cells), sum_type(call.dtype));
-                call.run_in_parts(launch, &mut [], (outputs, dtype))
-            }
-        }
+        let parts = launch.grid.grid_dim.1 as usize;
+        let (launch, dtype) = ((launch, parts, self.cells.cells), sum_type(call.dtype));
+        call.run_in_parts(launch, &mut [], (outputs, dtype))
     }
 }
 
@@ -321,9 +312,8 @@ impl CudaKernel<3, 1> for Rows {
     }
 }
 
-/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, parts of dw, parts of db), where xs, dys and dxs have `rows` rows of
-/// `width` elements, the weight one and, with sums, the parts one for each block. Without sums the kernel does not touch them. `write` gives dxs
-/// and the sums.
+/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, parts), where xs, dys and dxs have `rows` rows of `width` elements, the
+/// weight one and, with sums, the parts two for each block. Without sums the kernel does not touch them. `write` gives dxs and the sums.
 impl CudaKernel<3, 3> for RowsBackward {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
         let width = self.rows.width;
@@ -336,18 +326,24 @@ impl CudaKernel<3, 3> for RowsBackward {
         let with_sums = u64::from(self.with_sums);
         let [of_width, of_rows, of_block] = [width, rows, of_block].map(|size| size as u64);
         let numbers = [of_width, of_rows, of_block, eps, center, with_sums];
-        let (len, sums) = (rows * width, with_sums as usize * blocks * width);
-        let counts = [len, width, len, len, sums, sums];
+        let (len, sums) = (rows * width, 2 * with_sums as usize * blocks * width);
+        let counts = [len, width, len, len, sums];
         Ok(Launch::new(NORM, each_row(blocks, width)?, numbers, counts))
     }
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
         if !self.with_sums {
-            return call.run(launch, outputs);
+            return call.run(launch, outputs.iter_mut().take(2));
         }
-        let (dxs, sums) = outputs.split_at_mut(1);
+        let [dxs, sums @ ..] = outputs else {
+            return Err(mismatch(call.name));
+        };
         let (parts, dtype) = (launch.grid.grid_dim.0 as usize, call.dtype);
-        call.run_in_parts((launch, parts, self.rows.width), dxs, (sums, dtype))
+        call.run_in_parts(
+            (launch, parts, self.rows.width),
+            from_mut(dxs),
+            (sums, dtype),
+        )
     }
 }
 
