@@ -90,11 +90,8 @@ template <typename A> static __device__ A slope(uint32_t curve, A first, A secon
 template <typename T>
 static __device__ void activation(uint64_t len, uint32_t curve, double first, double second, const T *xs, T *ys) {
     for (FOURS(i, len, 4)) {
-        Four<T> x = load(xs + i, len - i);
-        for (uint32_t j = 0; j < 4; j++) {
-            x.values[j] = narrow<T>(value<Wide<T>>(curve, first, second, widen(x.values[j])));
-        }
-        store(ys + i, len - i, x);
+        put(ys + i, len - i, load(xs + i, len - i),
+            [&](T x, uint32_t) { return value<Wide<T>>(curve, first, second, widen(x)); });
     }
 }
 
@@ -102,12 +99,10 @@ template <typename T>
 static __device__ void activation_backward(uint64_t len, uint32_t curve, double first, double second, const T *xs,
                                            const T *dys, T *dxs) {
     for (FOURS(i, len, 4)) {
-        Four<T> x = load(xs + i, len - i);
         const Four<T> dy = load(dys + i, len - i);
-        for (uint32_t j = 0; j < 4; j++) {
-            x.values[j] = narrow<T>(widen(dy.values[j]) * slope<Wide<T>>(curve, first, second, widen(x.values[j])));
-        }
-        store(dxs + i, len - i, x);
+        put(dxs + i, len - i, load(xs + i, len - i), [&](T x, uint32_t j) {
+            return widen(dy.values[j]) * slope<Wide<T>>(curve, first, second, widen(x));
+        });
     }
 }
 
@@ -116,13 +111,9 @@ template <typename T> static __device__ void swiglu(uint64_t len, uint64_t width
     const uint64_t unit = unit_of(width);
     for (FOURS(i, len, width)) {
         const uint64_t at = i + quotient(i, width) * width;
-        Four<T> as = load(xs + at, unit);
-        const Four<T> bs = load(xs + at + width, unit);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> a = widen(as.values[j]);
-            as.values[j] = narrow<T>(a * sigmoid(a) * widen(bs.values[j]));
-        }
-        store(ys + i, unit, as);
+        const Four<T> b = load(xs + at + width, unit);
+        put(ys + i, unit, load(xs + at, unit),
+            [&](T a, uint32_t j) { return widen(a) * sigmoid(widen(a)) * widen(b.values[j]); });
     }
 }
 

@@ -105,11 +105,9 @@ static __device__ void cell_scaling(uint64_t len, uint64_t cells, uint64_t inner
                                     const Wide<T> *scales, const Wide<T> *shifts, const T *xs, T *ys) {
     each_with_cell<Wide<T>>(len, cells, inner, [&](uint64_t at, uint64_t count, auto of_cells) {
         const auto mean = of_cells(means), scale = of_cells(scales), shift = of_cells(shifts);
-        Four<T> four = load(xs + at, count);
-        for (uint32_t i = 0; i < 4; i++) {
-            four.values[i] = narrow<T>((widen(four.values[i]) - mean.values[i]) * scale.values[i] + shift.values[i]);
-        }
-        store(ys + at, count, four);
+        put(ys + at, count, load(xs + at, count), [&](T x, uint32_t i) {
+            return (widen(x) - mean.values[i]) * scale.values[i] + shift.values[i];
+        });
     });
 }
 
@@ -119,13 +117,11 @@ static __device__ void cell_gradient(uint64_t len, uint64_t cells, uint64_t inne
                                      const T *dys, T *dxs) {
     each_with_cell<Wide<T>>(len, cells, inner, [&](uint64_t at, uint64_t count, auto of_cells) {
         const auto mean = of_cells(means), scale = of_cells(scales), slope = of_cells(slopes), shift = of_cells(shifts);
-        const Four<T> x = load(xs + at, count);
-        Four<T> four = load(dys + at, count);
-        for (uint32_t i = 0; i < 4; i++) {
-            const Wide<T> along = (widen(x.values[i]) - mean.values[i]) * slope.values[i];
-            four.values[i] = narrow<T>(widen(four.values[i]) * scale.values[i] - along - shift.values[i]);
-        }
-        store(dxs + at, count, four);
+        const Four<T> dy = load(dys + at, count);
+        put(dxs + at, count, load(xs + at, count), [&](T x, uint32_t i) {
+            const Wide<T> along = (widen(x) - mean.values[i]) * slope.values[i];
+            return widen(dy.values[i]) * scale.values[i] - along - shift.values[i];
+        });
     });
 }
 

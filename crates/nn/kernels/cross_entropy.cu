@@ -30,14 +30,11 @@ static __device__ void cross_entropy_backward(uint64_t width, int64_t none, cons
     const Held<T> x(xs + row, width);
     const Wide<T> max = largest(width, x);
     each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-        Four<T> four = x.at(i, count, group);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> softmax = exp((widen(four.values[j]) - max) - log);
+        put(dxs + row + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
+            const Wide<T> softmax = exp((widen(x) - max) - log);
             const Wide<T> onehot = inside && (uint64_t)target == i + j ? 1 : 0;
-            const Wide<T> dx = inside ? (softmax - onehot) * scale : target == none ? (Wide<T>)0 : (Wide<T>)NAN;
-            four.values[j] = narrow<T>(dx);
-        }
-        store(dxs + row + i, count, four);
+            return inside ? (softmax - onehot) * scale : target == none ? (Wide<T>)0 : (Wide<T>)NAN;
+        });
     });
 }
 

@@ -9,12 +9,9 @@ static __device__ void dropout(uint64_t len, uint64_t seed, uint64_t stream, uin
     for (FOURS(i, len, 4)) {
         uint32_t numbers[4];
         philox(seed, stream, i / 4, numbers);
-        Four<T> x = load(xs + i, len - i);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> kept = widen(x.values[j]) * (Wide<T>)scale;
-            x.values[j] = narrow<T>(numbers[j] < threshold ? (Wide<T>)0 : kept);
-        }
-        store(ys + i, len - i, x);
+        put(ys + i, len - i, load(xs + i, len - i), [&](T x, uint32_t j) {
+            return numbers[j] < threshold ? (Wide<T>)0 : widen(x) * (Wide<T>)scale;
+        });
     }
 }
 

@@ -94,11 +94,7 @@ static __device__ void linear_cross_entropy(uint64_t width, int64_t none, Rule<T
     /* xs *= factor[0] */                                                                                              \
     extern "C" __global__ void scale_##NAME(uint64_t len, const T *factor, T *xs) {                                    \
         for (FOURS(i, len, 4)) {                                                                                       \
-            Four<T> x = load(xs + i, len - i);                                                                         \
-            for (uint32_t j = 0; j < 4; j++) {                                                                         \
-                x.values[j] *= factor[0];                                                                              \
-            }                                                                                                          \
-            store(xs + i, len - i, x);                                                                                 \
+            put(xs + i, len - i, load(xs + i, len - i), [&](T x, uint32_t) { return x * factor[0]; });                 \
         }                                                                                                              \
     }
 LINEAR_CROSS_ENTROPY(f32, float)

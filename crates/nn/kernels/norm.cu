@@ -28,12 +28,10 @@ static __device__ void rows_forward(uint64_t width, double eps, uint32_t center,
     T *y = ys + blockIdx.x * width;
     const Statistics<T> row = statistics(width, eps, center, x);
     each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-        Four<T> four = x.at(i, count, group);
         const Four<T> w = load(weight + i, count), b = load(bias + i, count);
-        for (uint32_t j = 0; j < 4; j++) {
-            four.values[j] = narrow<T>(row.centered(four.values[j]) * row.scale * widen(w.values[j]) + widen(b.values[j]));
-        }
-        store(y + i, count, four);
+        put(y + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
+            return row.centered(x) * row.scale * widen(w.values[j]) + widen(b.values[j]);
+        });
     });
 }
 
@@ -78,14 +76,12 @@ static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t row
         along = over_block<Sum>(along) / (Wide<T>)width;
         of_g = center ? over_block<Sum>(of_g) / (Wide<T>)width : 0;
         each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-            Four<T> four = x.at(i, count, group);
             const Four<T> dys = dy.at(i, count, group), ws = w.at(i, count, group);
-            for (uint32_t j = 0; j < 4; j++) {
-                const Wide<T> normal = of_row.centered(four.values[j]) * of_row.scale;
+            put(dx + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
+                const Wide<T> normal = of_row.centered(x) * of_row.scale;
                 const Wide<T> g = widen(dys.values[j]) * widen(ws.values[j]);
-                four.values[j] = narrow<T>(of_row.scale * (g - of_g - normal * along));
-            }
-            store(dx + i, count, four);
+                return of_row.scale * (g - of_g - normal * along);
+            });
         });
     }
     each_four<T>(with_sums ? width : 0, [&](uint64_t i, uint64_t count, uint32_t group) {

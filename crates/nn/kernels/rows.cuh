@@ -49,6 +49,15 @@ template <typename T> static __device__ __forceinline__ void store(T *to, uint64
     }
 }
 
+// Writes f(x, j) of the first `count` of four elements x, with j from 0 to 3.
+template <typename T, typename F>
+static __device__ __forceinline__ void put(T *to, uint64_t count, Four<T> x, F f) {
+    for (uint32_t j = 0; j < 4; j++) {
+        x.values[j] = narrow<T>(f(x.values[j], j));
+    }
+    store(to, count, x);
+}
+
 // The number of elements of a row of this width that a thread takes at once: they are all of one row.
 static __device__ __forceinline__ uint64_t unit_of(uint64_t width) { return width % 4 == 0 ? 4 : 1; }
 

@@ -10,12 +10,10 @@ template <typename T> static __device__ void softmax(uint64_t width, uint32_t lo
     const Wide<T> sum = sum_of_powers(width, x, max);
     const Wide<T> log_of_sum = log(sum);
     each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-        Four<T> four = x.at(i, count, group);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> above = widen(four.values[j]) - max;
-            four.values[j] = narrow<T>(logarithm ? above - log_of_sum : exp(above) / sum);
-        }
-        store(ys + row + i, count, four);
+        put(ys + row + i, count, x.at(i, count, group), [&](T x, uint32_t) {
+            const Wide<T> above = widen(x) - max;
+            return logarithm ? above - log_of_sum : exp(above) / sum;
+        });
     });
 }
 
@@ -33,13 +31,11 @@ static __device__ void softmax_backward(uint64_t width, uint32_t logarithm, cons
     });
     sum = over_block<Sum>(sum);
     each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
-        Four<T> four = y.at(i, count, group);
         const Four<T> dys = dy.at(i, count, group);
-        for (uint32_t j = 0; j < 4; j++) {
-            const Wide<T> y = widen(four.values[j]), dy = widen(dys.values[j]);
-            four.values[j] = narrow<T>(logarithm ? dy - exp(y) * sum : y * (dy - sum));
-        }
-        store(dxs + row + i, count, four);
+        put(dxs + row + i, count, y.at(i, count, group), [&](T y, uint32_t j) {
+            const Wide<T> dy = widen(dys.values[j]);
+            return logarithm ? dy - exp(widen(y)) * sum : widen(y) * (dy - sum);
+        });
     });
 }
 

@@ -95,8 +95,8 @@ impl Call<'_> {
     }
 }
 
-/// How many of `len` elements a part of their sum has, at least `least`, and the number of parts. It does not depend on the device, so neither
-/// do the sums.
+/// How many of `len` elements a part of their sum has, and the number of parts. It does not depend on the device, so neither do the sums. With
+/// `least` elements in a part, its sum, which is written and read, is a small share of the bytes.
 fn parts_of(len: usize, least: usize) -> (usize, usize) {
     const MOST_PARTS: usize = 512;
     let of_part = len.div_ceil(MOST_PARTS).max(least);
