@@ -12,6 +12,7 @@ struct Axes {
     uint64_t sizes[MAX_RANK];
     uint64_t strides[MAX_RANK];
 };
+static_assert(sizeof(Axes) == 17 * 8, "src/optim/blend/cuda.rs passes 17 numbers of 8 bytes");
 
 static __device__ __forceinline__ uint64_t place(uint64_t index, uint32_t rank, const uint64_t *sizes, const uint64_t *strides) {
     if (rank == 0) {

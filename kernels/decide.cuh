@@ -62,20 +62,35 @@ static __device__ void count(const Header &header, double squares, const Control
     next = now;
 }
 
-// The sum over all parameters, in their order; the first thread gets it.
+// The sum over all parameters, in their order; the first thread gets it. Where a parameter has several groups of chunks, all threads add up groups,
+// and put the sum of each in the place of its first chunk's.
 static __device__ double survey_total(const Arguments &all) {
     __shared__ double sums[THREADS];
+    __shared__ uint32_t has_groups;
     double total = 0;
     for (uint64_t start = 0; start < all.parameters; start += THREADS) {
-        const uint64_t mine = start + threadIdx.x;
-        double sum = 0;
-        if (mine < all.parameters && all.entries[mine].gradient) {
-            sum = total_of(all.slots[mine], all.partials);
+        const uint64_t here = min(all.parameters - start, (uint64_t)THREADS);
+        const Slot *slots = all.slots + start, &mine = slots[min((uint64_t)threadIdx.x, here - 1)];
+        has_groups = 0;
+        __syncthreads();
+        if (chunks_of(mine) > GROUP) {
+            has_groups = 1;
         }
-        sums[threadIdx.x] = sum;
+        __syncthreads();
+        for (uint64_t i = 0; has_groups && i < here; i++) {
+            const uint64_t chunks = chunks_of(slots[i]);
+            // Those of the slots of one group have different threads.
+            for (uint64_t first = (threadIdx.x + i) % THREADS * GROUP; first < chunks; first += THREADS * GROUP) {
+                double *partials = all.partials + slots[i].first_chunk + first;
+                *partials = in_order(partials, min(chunks - first, (uint64_t)GROUP), 1);
+            }
+        }
+        __syncthreads();
+        const bool counts = threadIdx.x < here && all.entries[start + threadIdx.x].gradient;
+        sums[threadIdx.x] =
+            counts ? in_order(all.partials + mine.first_chunk, chunks_of(mine), has_groups ? GROUP : 1) : 0;
         __syncthreads();
         if (threadIdx.x == 0) {
-            const uint64_t here = min(all.parameters - start, (uint64_t)THREADS);
             for (uint64_t i = 0; i < here; i++) {
                 total += sums[i];
             }

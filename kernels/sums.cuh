@@ -60,13 +60,17 @@ template <typename F> static __device__ double chunk_squares(uint64_t start, uin
     return total;
 }
 
-// The sum of the partial sums of one parameter.
-static __device__ double total_of(const Slot &slot, const double *partials) {
-    const uint64_t chunks = (slot.len + CHUNK - 1) / CHUNK;
+// Chunks whose sums are added before those of a parameter's groups are: as on the CPU.
+#define GROUP 128
+
+static __device__ __forceinline__ uint64_t chunks_of(const Slot &slot) { return (slot.len + CHUNK - 1) / CHUNK; }
+
+// The sum of every `step`th of `count` partial sums, in their order.
+static __device__ double in_order(const double *partials, uint64_t count, uint64_t step) {
     double total = 0;
 #pragma unroll 8
-    for (uint64_t chunk = 0; chunk < chunks; chunk++) {
-        total += partials[slot.first_chunk + chunk];
+    for (uint64_t i = 0; i < count; i += step) {
+        total += partials[i];
     }
     return total;
 }

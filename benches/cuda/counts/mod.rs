@@ -4,6 +4,7 @@
 //! program starts itself again so. It fails where a count is above the one in counts.tsv; `--write` writes that file anew.
 
 mod block;
+mod bytes;
 mod driver;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ pub fn are_asked_for() -> bool {
     std::env::args().any(|argument| argument == "--counts")
 }
 
-/// Starts this program again with a driver of 1 TiB that computes nothing. Returns whether this is the process that counts.
+/// Prints the bytes of kernels, which have to be executed for that, and starts this program again with a driver of 1 TiB that computes
+/// nothing. Returns whether this is the process that counts.
 fn only_allocates() -> candle_headroom::Result<bool> {
     const VARIABLES: [(&str, &str); 2] = [
         ("SIMULATED_CUDA_MODE", "allocate"),
@@ -37,6 +39,7 @@ fn only_allocates() -> candle_headroom::Result<bool> {
     if VARIABLES.iter().all(is_set) {
         return Ok(true);
     }
+    bytes::print()?;
     let program = std::env::current_exe().map_err(candle_core::Error::wrap)?;
     let mut again = Command::new(program);
     again.args(std::env::args_os().skip(1)).envs(VARIABLES);

@@ -87,51 +87,51 @@ template <typename A> static __device__ A slope(uint32_t curve, A first, A secon
     }
 }
 
-#define STRIDE(I, LEN)                                                                                                 \
-    uint64_t I = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;                                                      \
-    I < LEN;                                                                                                           \
-    I += (uint64_t)gridDim.x * blockDim.x
-
 template <typename T>
 static __device__ void activation(uint64_t len, uint32_t curve, double first, double second, const T *xs, T *ys) {
-    for (STRIDE(i, len)) {
-        ys[i] = narrow<T>(value<Wide<T>>(curve, first, second, widen(xs[i])));
+    for (FOURS(i, len, 4)) {
+        put(ys + i, len - i, load(xs + i, len - i),
+            [&](T x, uint32_t) { return value<Wide<T>>(curve, first, second, widen(x)); });
     }
 }
 
 template <typename T>
 static __device__ void activation_backward(uint64_t len, uint32_t curve, double first, double second, const T *xs,
                                            const T *dys, T *dxs) {
-    for (STRIDE(i, len)) {
-        dxs[i] = narrow<T>(widen(dys[i]) * slope<Wide<T>>(curve, first, second, widen(xs[i])));
+    for (FOURS(i, len, 4)) {
+        const Four<T> dy = load(dys + i, len - i);
+        put(dxs + i, len - i, load(xs + i, len - i), [&](T x, uint32_t j) {
+            return widen(dy.values[j]) * slope<Wide<T>>(curve, first, second, widen(x));
+        });
     }
-}
-
-// Where an element of a row of `width` has the first half of its pair. Divisions of 64 bits take longer than reading the pair.
-static __device__ __forceinline__ uint64_t first_half(uint64_t i, uint64_t width) {
-    const bool is_short = (i | width) >> 32 == 0;
-    const uint64_t row = is_short ? (uint32_t)i / (uint32_t)width : i / width;
-    return i + row * width;
 }
 
 // y = silu(a) * b of the halves of a row
 template <typename T> static __device__ void swiglu(uint64_t len, uint64_t width, const T *xs, T *ys) {
-    for (STRIDE(i, len)) {
-        const uint64_t at = first_half(i, width);
-        const Wide<T> a = widen(xs[at]);
-        ys[i] = narrow<T>(a * sigmoid(a) * widen(xs[at + width]));
+    const uint64_t unit = unit_of(width);
+    for (FOURS(i, len, width)) {
+        const uint64_t at = i + quotient(i, width) * width;
+        const Four<T> b = load(xs + at + width, unit);
+        put(ys + i, unit, load(xs + at, unit),
+            [&](T a, uint32_t j) { return widen(a) * sigmoid(widen(a)) * widen(b.values[j]); });
     }
 }
 
 template <typename T>
 static __device__ void swiglu_backward(uint64_t len, uint64_t width, const T *xs, const T *dys, T *dxs) {
-    for (STRIDE(i, len)) {
-        const uint64_t at = first_half(i, width);
-        const Wide<T> a = widen(xs[at]);
-        const Wide<T> dy = widen(dys[i]);
-        const Wide<T> s = sigmoid(a);
-        dxs[at] = narrow<T>(widen(xs[at + width]) * (s * (1 + a * (1 - s))) * dy);
-        dxs[at + width] = narrow<T>(a * s * dy);
+    const uint64_t unit = unit_of(width);
+    for (FOURS(i, len, width)) {
+        const uint64_t at = i + quotient(i, width) * width;
+        Four<T> as = load(xs + at, unit), bs = load(xs + at + width, unit);
+        const Four<T> dys_here = load(dys + i, unit);
+        for (uint32_t j = 0; j < 4; j++) {
+            const Wide<T> a = widen(as.values[j]), dy = widen(dys_here.values[j]);
+            const Wide<T> s = sigmoid(a);
+            as.values[j] = narrow<T>(widen(bs.values[j]) * (s * (1 + a * (1 - s))) * dy);
+            bs.values[j] = narrow<T>(a * s * dy);
+        }
+        store(dxs + at, unit, as);
+        store(dxs + at + width, unit, bs);
     }
 }
 

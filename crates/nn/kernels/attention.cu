@@ -88,18 +88,31 @@ template <typename T> struct Row {
         return x;
     }
 
-    // What dropout multiplies a weight by.
-    __device__ W kept(uint64_t key) const {
-        if (chunk.factor == 0) {
-            return 1;
+    // Calls `take` for the threads' share of the keys from `low` to `high`: with the first of four neighbouring keys, for which dropout takes the four
+    // numbers of one block of Philox, and with which of these four are there, from one up to another. The first key may be before the row.
+    template <typename F> __device__ __forceinline__ void each_four_keys(uint64_t low, uint64_t high, F take) const {
+        const uint32_t shift = first_score % 4;
+        for (uint64_t group = (low + shift) / 4 + threadIdx.x; 4 * group < high + shift; group += blockDim.x) {
+            const int64_t key = (int64_t)(4 * group) - shift;
+            const uint64_t skip = key < (int64_t)low ? low - key : 0;
+            take(key, skip, high - key);
         }
-        const uint64_t index = first_score + key;
-        uint32_t numbers[4];
-        philox(chunk.seed, ATTENTION, index / 4, numbers);
-        const uint32_t low = index & 1 ? numbers[1] : numbers[0];
-        const uint32_t high = index & 1 ? numbers[3] : numbers[2];
-        return (index & 2 ? high : low) < chunk.threshold ? (W)0 : (W)chunk.factor;
     }
+
+    // What dropout multiplies the weights of four keys by.
+    __device__ __forceinline__ Four<W> kept(int64_t key) const {
+        Four<W> factors = {1, 1, 1, 1};
+        if (chunk.factor != 0) {
+            uint32_t numbers[4];
+            philox(chunk.seed, ATTENTION, (first_score + key) / 4, numbers);
+            for (uint32_t i = 0; i < 4; i++) {
+                factors.values[i] = numbers[i] < chunk.threshold ? (W)0 : (W)chunk.factor;
+            }
+        }
+        return factors;
+    }
+
+    __device__ __forceinline__ bool sees(uint64_t key) const { return key >= from && key < seen; }
 };
 
 // Scores to weights after dropout, and for each row its maximum and 1 / the sum of exp(x - maximum), or 0 if it sees nothing. A row is
@@ -111,15 +124,21 @@ static __device__ void attention_weights(const Chunk &chunk, const T *mask, cons
     const Row<T> row(chunk, mask, slopes);
     W slope;
     W own = Least<W>::value, sum = 0;
-    for (uint64_t key = row.from + threadIdx.x; key < row.seen; key += blockDim.x) {
-        const W x = row.logit(scores[row.start + key], key, slope);
-        if (x > own) {
-            sum = sum * exp(own - x) + 1;
-            own = x;
-        } else {
-            sum += exp(x - own);
+    row.each_four_keys(row.from, row.seen, [&](int64_t key, uint64_t skip, uint64_t count) {
+        const Four<W> score = load(scores + row.start + key, count, skip);
+        for (uint32_t i = 0; i < 4; i++) {
+            if (i < skip || i >= count) {
+                continue;
+            }
+            const W x = row.logit(score.values[i], key + i, slope);
+            if (x > own) {
+                sum = sum * exp(own - x) + 1;
+                own = x;
+            } else {
+                sum += exp(x - own);
+            }
         }
-    }
+    });
     const W most = over_block<Maximum>(own);
     sum = over_block<Sum>(sum * exp(own - most));
     const W inverse = sum == 0 ? 0 : 1 / sum;
@@ -127,13 +146,18 @@ static __device__ void attention_weights(const Chunk &chunk, const T *mask, cons
         statistics[row.statistics] = most;
         statistics[row.statistics + 1] = inverse;
     }
-    for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
-        W weight = 0;
-        if (key >= row.from && key < row.seen) {
-            weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse * row.kept(key);
+    row.each_four_keys(0, chunk.keys, [&](int64_t key, uint64_t skip, uint64_t count) {
+        const Four<W> score = load(scores + row.start + key, count, skip), kept = row.kept(key);
+        Four<T> weight;
+        for (uint32_t i = 0; i < 4; i++) {
+            W value = 0;
+            if (i >= skip && i < count && row.sees(key + i)) {
+                value = exp(row.logit(score.values[i], key + i, slope) - most) * inverse * kept.values[i];
+            }
+            weight.values[i] = narrow<T>(value);
         }
-        weights[row.start + key] = narrow<T>(weight);
-    }
+        store(weights + row.start + key, count, weight, skip);
+    });
 }
 
 // Scores to weights after dropout, and gradients of weights to gradients of scores. Of each row of weights, the sum of weight * gradient is
@@ -147,22 +171,32 @@ static __device__ void attention_gradients(const Chunk &chunk, const T *mask, co
     const Row<T> row(chunk, mask, slopes);
     const W most = statistics[row.statistics], inverse = statistics[row.statistics + 1];
     W sum = 0;
-    for (uint64_t at = threadIdx.x; at < chunk.value_width; at += blockDim.x) {
-        sum += widen(outputs[row.values + at]) * widen(of_outputs[row.values + at]);
+    for (uint64_t at = 4 * threadIdx.x; at < chunk.value_width; at += 4 * blockDim.x) {
+        const uint64_t count = chunk.value_width - at;
+        const Four<T> output = load(outputs + row.values + at, count), gradient = load(of_outputs + row.values + at, count);
+        for (uint32_t i = 0; i < 4; i++) {
+            sum += widen(output.values[i]) * widen(gradient.values[i]);
+        }
     }
     sum = over_block<Sum>(sum);
-    for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
-        W weight = 0, gradient = 0;
-        if (key >= row.from && key < row.seen) {
-            W slope;
-            const W whole = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse;
-            const W kept = row.kept(key);
-            weight = whole * kept;
-            gradient = whole * (gradients[row.start + key] * kept - sum) * slope;
+    row.each_four_keys(0, chunk.keys, [&](int64_t key, uint64_t skip, uint64_t count) {
+        const Four<W> score = load(scores + row.start + key, count, skip), kept = row.kept(key);
+        const Four<W> gradient = load(gradients + row.start + key, count, skip);
+        Four<T> weight, of_score;
+        for (uint32_t i = 0; i < 4; i++) {
+            W value = 0, of_value = 0;
+            if (i >= skip && i < count && row.sees(key + i)) {
+                W slope;
+                const W whole = exp(row.logit(score.values[i], key + i, slope) - most) * inverse;
+                value = whole * kept.values[i];
+                of_value = whole * (gradient.values[i] * kept.values[i] - sum) * slope;
+            }
+            weight.values[i] = narrow<T>(value);
+            of_score.values[i] = narrow<T>(of_value);
         }
-        weights[row.start + key] = narrow<T>(weight);
-        of_scores[row.start + key] = narrow<T>(gradient);
-    }
+        store(weights + row.start + key, count, weight, skip);
+        store(of_scores + row.start + key, count, of_score, skip);
+    });
 }
 
 KERNEL(attention_weights,

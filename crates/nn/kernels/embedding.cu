@@ -3,15 +3,15 @@
 #include "rows.cuh"
 
 // Adds up the gradients of the tokens that took the block's row, in their order, so that sums have the same bits in each run. Each thread has
-// some columns. Tokens are looked at 256 at a time: most rows of a large table were taken by none.
+// two groups of four columns. Tokens are looked at 256 at a time: most rows of a large table were taken by none.
 template <typename T>
 static __device__ void embedding_backward(uint64_t tokens, uint64_t width, uint64_t none, const int64_t *numbers, const T *dys,
                                           T *dtable) {
-    constexpr uint32_t THREADS = 256, COLUMNS = 8;
+    constexpr uint32_t THREADS = 256, GROUPS = 2;
     __shared__ uint32_t taken[THREADS / WARP];
     const uint64_t row = blockIdx.x;
-    for (uint64_t strip = threadIdx.x; strip - threadIdx.x < width; strip += THREADS * COLUMNS) {
-        Wide<T> sums[COLUMNS] = {};
+    for (uint64_t strip = 4 * threadIdx.x; strip - 4 * threadIdx.x < width; strip += 4 * THREADS * GROUPS) {
+        Wide<T> sums[GROUPS][4] = {};
         for (uint64_t first = 0; first < tokens && row != none; first += THREADS) {
             const uint64_t token = first + threadIdx.x;
             const bool is_taken = token < tokens && (uint64_t)numbers[token] == row;
@@ -21,23 +21,26 @@ static __device__ void embedding_backward(uint64_t tokens, uint64_t width, uint6
             }
             __syncthreads();
             for (uint32_t warp = 0; warp < THREADS / WARP; warp++) {
-                const T *dy = dys + (first + warp * WARP) * width + strip;
+                const T *dy = dys + (first + warp * WARP) * width;
                 for (uint32_t rest = taken[warp]; rest != 0; rest >>= 1, dy += width) {
-                    if (rest & 1) {
-                        for (uint32_t column = 0; column < COLUMNS; column++) {
-                            if (strip + column * THREADS < width) {
-                                sums[column] += widen(dy[column * THREADS]);
-                            }
+                    for (uint32_t group = 0; rest & 1 && group < GROUPS; group++) {
+                        const uint64_t column = strip + 4 * THREADS * group;
+                        const Four<T> four = load(dy + column, column < width ? width - column : 0);
+                        for (uint32_t i = 0; i < 4; i++) {
+                            sums[group][i] += widen(four.values[i]);
                         }
                     }
                 }
             }
             __syncthreads();
         }
-        for (uint32_t column = 0; column < COLUMNS; column++) {
-            if (strip + column * THREADS < width) {
-                dtable[row * width + strip + column * THREADS] = narrow<T>(sums[column]);
+        for (uint32_t group = 0; group < GROUPS; group++) {
+            const uint64_t column = strip + 4 * THREADS * group;
+            Four<T> four;
+            for (uint32_t i = 0; i < 4; i++) {
+                four.values[i] = narrow<T>(sums[group][i]);
             }
+            store(dtable + row * width + column, column < width ? width - column : 0, four);
         }
     }
 }

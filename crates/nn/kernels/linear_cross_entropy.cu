@@ -93,9 +93,8 @@ static __device__ void linear_cross_entropy(uint64_t width, int64_t none, Rule<T
     }                                                                                                                  \
     /* xs *= factor[0] */                                                                                              \
     extern "C" __global__ void scale_##NAME(uint64_t len, const T *factor, T *xs) {                                    \
-        const uint64_t step = (uint64_t)gridDim.x * blockDim.x;                                                        \
-        for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {                       \
-            xs[i] *= factor[0];                                                                                        \
+        for (FOURS(i, len, 4)) {                                                                                       \
+            put(xs + i, len - i, load(xs + i, len - i), [&](T x, uint32_t) { return x * factor[0]; });                 \
         }                                                                                                              \
     }
 LINEAR_CROSS_ENTROPY(f32, float)

@@ -11,21 +11,12 @@ template <typename T> struct Statistics {
 };
 
 template <typename T>
-static __device__ Statistics<T> statistics(uint64_t width, double eps, uint32_t center, const T *x) {
-    Statistics<T> row = {center ? widen(x[0]) : 0, 0, 0};
+static __device__ Statistics<T> statistics(uint64_t width, double eps, uint32_t center, const Held<T> &x) {
+    Statistics<T> row = {center ? widen(x.row[0]) : 0, 0, 0};
     if (center) {
-        Wide<T> sum = 0;
-        for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            sum += row.centered(x[i]);
-        }
-        row.mean = over_block<Sum>(sum) / (Wide<T>)width;
+        row.mean = over_row<Sum>(width, x, (Wide<T>)0, [&](T x) { return row.centered(x); }) / (Wide<T>)width;
     }
-    Wide<T> squares = 0;
-    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        const Wide<T> value = row.centered(x[i]);
-        squares += value * value;
-    }
-    squares = over_block<Sum>(squares);
+    const Wide<T> squares = over_row<Sum>(width, x, (Wide<T>)0, [&](T x) { return row.centered(x) * row.centered(x); });
     row.scale = 1 / sqrt(squares / (Wide<T>)width + (Wide<T>)eps);
     return row;
 }
@@ -33,72 +24,72 @@ static __device__ Statistics<T> statistics(uint64_t width, double eps, uint32_t 
 template <typename T>
 static __device__ void rows_forward(uint64_t width, double eps, uint32_t center, const T *xs, const T *weight, const T *bias,
                                     T *ys) {
-    const T *x = xs + blockIdx.x * width;
+    const Held<T> x(xs + blockIdx.x * width, width);
     T *y = ys + blockIdx.x * width;
     const Statistics<T> row = statistics(width, eps, center, x);
-    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        y[i] = narrow<T>(row.centered(x[i]) * row.scale * widen(weight[i]) + widen(bias[i]));
-    }
+    each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
+        const Four<T> w = load(weight + i, count), b = load(bias + i, count);
+        put(y + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
+            return row.centered(x) * row.scale * widen(w.values[j]) + widen(b.values[j]);
+        });
+    });
 }
 
-// Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: two rows for each block.
+// Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: a row of each
+// for each block, all of dw first.
 template <typename T>
 static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center,
                                      uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums) {
-    const uint64_t first = blockIdx.x * rows_of_block;
-    const uint64_t end = min(first + rows_of_block, rows);
-    Wide<T> *dw = sums + blockIdx.x * 2 * width;
-    Wide<T> *db = dw + width;
-    for (uint64_t row = first; row < end; row++) {
-        const T *x = xs + row * width;
-        const T *dy = dys + row * width;
+    const uint64_t start = blockIdx.x * rows_of_block;
+    const uint64_t end = min(start + rows_of_block, rows);
+    const Held<T> w(weight, width);
+    Four<Wide<T>> dw[HELD<T>] = {}, db[HELD<T>] = {};
+    Wide<T> *dw_part = sums + blockIdx.x * width, *db_part = dw_part + gridDim.x * width;
+    for (uint64_t row = start; row < end; row++) {
+        const Held<T> x(xs + row * width, width), dy(dys + row * width, width);
         T *dx = dxs + row * width;
         const Statistics<T> of_row = statistics(width, eps, center, x);
         Wide<T> along = 0, of_g = 0;
-        for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            const Wide<T> normal = of_row.centered(x[i]) * of_row.scale;
-            const Wide<T> g = widen(dy[i]) * widen(weight[i]);
-            along += g * normal;
-            of_g += g;
-            if (with_sums) {
-                // Each element has one thread, in all rows.
-                dw[i] = (row == first ? 0 : dw[i]) + normal * widen(dy[i]);
-                db[i] = (row == first ? 0 : db[i]) + widen(dy[i]);
+        each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
+            const Four<T> xs = x.at(i, count, group), dys = dy.at(i, count, group), ws = w.at(i, count, group);
+            // Each element has one thread, in all rows.
+            Four<Wide<T>> of_w = {}, of_b = {};
+            if (group == HELD<T> && with_sums && row > start) {
+                of_w = load(dw_part + i, count);
+                of_b = load(db_part + i, count);
             }
-        }
+            Four<Wide<T>> &to_w = group < HELD<T> ? dw[group] : of_w, &to_b = group < HELD<T> ? db[group] : of_b;
+            for (uint32_t j = 0; j < 4; j++) {
+                // Beyond the row dy is 0.
+                const Wide<T> normal = of_row.centered(xs.values[j]) * of_row.scale;
+                const Wide<T> dy = widen(dys.values[j]), g = dy * widen(ws.values[j]);
+                along += g * normal;
+                of_g += g;
+                to_w.values[j] += normal * dy;
+                to_b.values[j] += dy;
+            }
+            if (group == HELD<T> && with_sums) {
+                store(dw_part + i, count, of_w);
+                store(db_part + i, count, of_b);
+            }
+        });
         along = over_block<Sum>(along) / (Wide<T>)width;
         of_g = center ? over_block<Sum>(of_g) / (Wide<T>)width : 0;
-        for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            const Wide<T> normal = of_row.centered(x[i]) * of_row.scale;
-            const Wide<T> g = widen(dy[i]) * widen(weight[i]);
-            dx[i] = narrow<T>(of_row.scale * (g - of_g - normal * along));
-        }
+        each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
+            const Four<T> dys = dy.at(i, count, group), ws = w.at(i, count, group);
+            put(dx + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
+                const Wide<T> normal = of_row.centered(x) * of_row.scale;
+                const Wide<T> g = widen(dys.values[j]) * widen(ws.values[j]);
+                return of_row.scale * (g - of_g - normal * along);
+            });
+        });
     }
-}
-
-// Adds up the blocks' parts of dw and db. A block of 256 threads takes 32 elements; each of its warps takes every eighth part.
-template <typename T>
-static __device__ void rows_sums(uint64_t width, uint64_t parts, const Wide<T> *sums, T *dw, T *db) {
-    __shared__ Wide<T> of_warps[8][WARP];
-    const uint32_t lane = threadIdx.x % WARP;
-    const uint32_t warp = threadIdx.x / WARP;
-    // Of the elements of dw and then of db.
-    const uint64_t i = (uint64_t)blockIdx.x * WARP + lane;
-    Wide<T> sum = 0;
-    if (i < 2 * width) {
-        for (uint64_t part = warp; part < parts; part += 8) {
-            sum += sums[part * 2 * width + i];
+    each_four<T>(with_sums ? width : 0, [&](uint64_t i, uint64_t count, uint32_t group) {
+        if (group < HELD<T>) {
+            store(dw_part + i, count, dw[group]);
+            store(db_part + i, count, db[group]);
         }
-    }
-    of_warps[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0 && i < 2 * width) {
-        for (uint32_t other = 1; other < 8; other++) {
-            sum += of_warps[other][lane];
-        }
-        T *out = i < width ? dw + i : db + (i - width);
-        *out = narrow<T>(sum);
-    }
+    });
 }
 
 KERNEL(rows_forward,
@@ -108,4 +99,3 @@ KERNEL(rows_backward,
        (uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center, uint32_t with_sums,
         const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums),
        (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums))
-KERNEL(rows_sums, (uint64_t width, uint64_t parts, const Wide<T> *sums, T *dw, T *db), (width, parts, sums, dw, db))

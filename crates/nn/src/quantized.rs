@@ -1,13 +1,13 @@
 //! Quantized matrix products with a backward pass to their input. Everything else is candle's.
 //!
 //! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, gets the gradient of
-//! the product with the dequantized weight, in f32. The backward pass dequantizes a few MiB of the weight at a time, so it takes little
-//! memory; [`QMatMul`] names two types that are an exception on a GPU.
+//! the product with the dequantized weight, in f32. The backward pass dequantizes a few MiB of the weight at a time, 64 on CUDA, so it takes
+//! little memory; [`QMatMul`] names two types that are an exception on a GPU.
 
 use std::sync::Arc;
 
 pub use candle_core::quantized::*;
-use candle_core::{D, DType, Module, Result, Tensor, bail, quantized};
+use candle_core::{D, DType, Device, Module, Result, Tensor, bail, quantized};
 
 use super::graph::{Backward, record};
 use super::kernel::in_range;
@@ -15,8 +15,8 @@ use super::kernel::in_range;
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
 /// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
-/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or
-/// Q8K weight, for which candle has no kernel that does so.
+/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB (64 on CUDA) or one row; on a GPU all of a
+/// Q8_1 or Q8K weight, for which candle has no kernel that does so.
 ///
 /// On CUDA candle chooses its kernel by the number of rows of x. All round x to 8 bits, so a product differs with the cut of a batch
 /// within that rounding.
@@ -46,8 +46,11 @@ pub enum QMatMul {
     TensorF16(Tensor),
 }
 
-/// Elements that are dequantized at a time.
-const AT_ONCE: usize = 1 << 20;
+/// Elements that are dequantized at a time: on the CPU few enough for its caches, on CUDA most weights of a model at once, since each part takes
+/// five launches and copies.
+fn at_once(device: &Device) -> usize {
+    if device.is_cuda() { 1 << 24 } else { 1 << 20 }
+}
 
 impl From<quantized::QMatMul> for QMatMul {
     fn from(weight: quantized::QMatMul) -> Self {
@@ -288,7 +291,7 @@ fn by_rows(
     (rows, width): (usize, usize),
     weight: impl Fn(usize, usize) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let at_once = (AT_ONCE / width.max(1)).max(1);
+    let at_once = (at_once(dys.device()) / width.max(1)).max(1);
     let mut sum: Option<Tensor> = None;
     for first in (0..rows).step_by(at_once) {
         let len = at_once.min(rows - first);

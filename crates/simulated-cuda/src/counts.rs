@@ -52,6 +52,8 @@ struct Launches {
     all: Tally,
     /// Those of them whose largest buffer has one element.
     one_element: u64,
+    /// Bytes of global memory that those which were executed accessed.
+    accessed: u64,
 }
 
 /// Calls of one function of cuBLAS, cuDNN or cuRAND.
@@ -162,6 +164,15 @@ pub fn launch(kernel: &str, buffers: impl Iterator<Item = u64>) {
     });
 }
 
+/// The bytes that the execution of a launch that was counted accessed.
+pub fn accessed(kernel: &str, bytes: u64) {
+    count(|counts| {
+        if let Some(launches) = counts.launches.get_mut(kernel) {
+            launches.accessed += bytes;
+        }
+    });
+}
+
 /// The work of a library's function that is being called.
 pub fn library(flops: u64, bytes: u64) {
     count(|counts| {
@@ -212,6 +223,7 @@ impl Counts {
             let launches = self.launches.entry(name.clone()).or_default();
             launches.all.merge(more.all);
             launches.one_element += more.one_element;
+            launches.accessed += more.accessed;
         }
         for (direction, more) in &other.copies {
             self.copies.entry(*direction).or_default().merge(*more);

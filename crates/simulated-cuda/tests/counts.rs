@@ -78,6 +78,26 @@ fn launches_are_counted_by_kernel_with_those_of_one_element_apart() {
 
 #[test]
 #[ignore = "a program of the test below"]
+fn accesses() {
+    open();
+    let set = kernel(SET, c"set");
+    let many = allocate(4096);
+    assert_eq!(launch(set, 2, 32, &[many, 0, 7]), 0);
+    assert_eq!(launch(set, 1, 5, &[many, 0, 7]), 0);
+    assert_eq!(cuCtxSynchronize(), 0);
+    let is_executed = std::env::var("SIMULATED_CUDA_MODE").is_ok_and(|mode| mode != "allocate");
+    let [bytes, none] =
+        [c"set", c"other"].map(|name| unsafe { simulated_cuda_accessed(name.as_ptr()) });
+    assert_eq!((bytes, none), (u64::from(is_executed) * 4 * 69, 0));
+}
+
+#[test]
+fn bytes_that_kernels_access_are_counted_where_they_are_executed() {
+    in_every_mode("accesses");
+}
+
+#[test]
+#[ignore = "a program of the test below"]
 fn waits() {
     open();
     let event = out(|place| unsafe { cuEventCreate(place, 2) });

@@ -22,6 +22,8 @@ use candle_core::{
 
 pub use lanes::Elementwise;
 pub use numbers::{CHUNK, Column, Gradient, Real, reals};
+#[cfg(feature = "cuda")]
+pub use share::sum_of_chunks;
 pub use share::{in_blocks, in_stretches, is_shared};
 
 use super::Committed;

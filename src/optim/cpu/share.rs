@@ -68,7 +68,16 @@ pub fn squares<C: Real>(
             });
         }
     });
-    partials.iter().sum()
+    sum_of_chunks(partials)
+}
+
+/// Adds up the sums of chunks: those of a group, and then those of the groups, which a GPU adds up at once.
+pub fn sum_of_chunks(partials: &[f64]) -> f64 {
+    const GROUP: usize = 128;
+    partials
+        .chunks(GROUP)
+        .map(|group| group.iter().sum::<f64>())
+        .sum()
 }
 
 /// Splits a range into blocks that fit on the stack, and runs `work` with the start and the buffer of each.

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Device, Result as CandleResult, Tensor};
 
-use super::cpu::CHUNK;
+use super::cpu::{CHUNK, sum_of_chunks};
 use super::fused::{self, Loaded, Managed, Progress, Setup, Snapshot, misplaced, states};
 use super::rule::Rule;
 use super::{Committed, Shard};
@@ -227,7 +227,7 @@ impl Surveyor {
                 .split_at_checked(range.len().div_ceil(CHUNK))
                 .ok_or_else(misplaced)?;
             if setup.gradient(parameter, gradients).is_some() {
-                total += mine.iter().sum::<f64>();
+                total += sum_of_chunks(mine);
             }
         }
         Ok(total)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::{Module, RmsNorm, ops};
 use half::bf16;
@@ -69,6 +69,7 @@ pub fn cases() -> Vec<Case> {
         ours("attention_gradients", attention_gradients),
         ours("add_to_rows", add_to_rows),
         ours("cell_sums", cell_sums),
+        ours("cell_sums of columns", cell_sums_of_columns),
         ours("cell_scaling", cell_scaling),
         ours("cell_gradient", cell_gradient),
         ours("cross_entropy", cross_entropy),
@@ -84,7 +85,8 @@ pub fn cases() -> Vec<Case> {
         ours("rows_forward", rows_forward),
         ours("rows_backward", rows_backward),
         ours("rows_backward with sums", rows_backward_with_sums),
-        ours("rows_sums", rows_sums),
+        ours("sum_of_rows", sum_of_rows),
+        ours("add_parts", add_parts),
         ours("softmax", softmax),
         ours("softmax_backward", softmax_backward),
         ours("nn::ops::silu", |large| {
@@ -270,13 +272,30 @@ fn cell_sums(large: &Large) -> Result<()> {
     let xs = large.with_ends::<bf16>(large.elements, [half, &twice])?;
     let dys = large.with_ends::<bf16>(large.elements, [half, &twice])?;
     let means = large.zeros::<f32>(cells)?;
-    let (mut sums, mut products) = (large.zeros::<f32>(cells)?, large.zeros::<f32>(cells)?);
-    let (outer, number, inner) = (2u64, cells as u64, WIDTH as u64 / 2);
+    let mut sums = large.zeros::<f32>(2 * cells)?;
+    // Threads take four elements at once, and a part may have more than there are.
+    let (len, number, inner) = (WIDTH as u64 / 4, cells as u64, WIDTH as u64 / 2);
     launch!(large, code("cells"), "cell_sums_bf16", each_row(cells, WIDTH);
-        &outer, &number, &inner, &0u32, &means, &xs, &dys, &mut sums, &mut products);
+        &len, &number, &inner, &2048u64, &0u32, &means, &xs, &dys, &mut sums);
     for (cell, half) in [(0, half), (cells - 1, &twice)] {
         large.expect(&sums, cell, half.iter().sum())?;
-        large.expect(&products, cell, dot(half, half))?;
+        large.expect(&sums, cells + cell, dot(half, half))?;
+    }
+    Ok(())
+}
+
+/// Two rows of cells that lie side by side: the first cell has the first element, and the last cell the last one.
+fn cell_sums_of_columns(large: &Large) -> Result<()> {
+    let cells = large.elements / 2;
+    let xs = large.with_ends::<bf16>(large.elements, [&[2.], &[3.]])?;
+    let dys = large.with_ends::<bf16>(large.elements, [&[5.], &[7.]])?;
+    let means = large.zeros::<f32>(cells)?;
+    let mut sums = large.zeros::<f32>(2 * cells)?;
+    launch!(large, code("cells"), "cell_sums_bf16", each_column(cells, 1);
+        &2u64, &(cells as u64), &1u64, &64u64, &0u32, &means, &xs, &dys, &mut sums);
+    for (cell, sum, product) in [(0, 5., 10.), (cells - 1, 7., 21.)] {
+        large.expect(&sums, cell, sum)?;
+        large.expect(&sums, cells + cell, product)?;
     }
     Ok(())
 }
@@ -471,41 +490,56 @@ fn rows_backward(large: &Large) -> Result<()> {
     large.expect_rows(&dxs, &slopes.collect::<Vec<_>>())
 }
 
-/// Sums of as many elements: two rows for each of 512 blocks.
+/// Parts of a sum.
 const BLOCKS: usize = 512;
+
+/// Columns of a block of kernels/columns.cuh.
+const COLUMNS: usize = 128;
 
 fn rows_backward_with_sums(large: &Large) -> Result<()> {
     let width = large.elements.div_ceil(2 * BLOCKS) + 1;
-    let xs = large.with_rows::<bf16>(BLOCKS * width, &[1.])?;
-    let dys = large.with_rows::<bf16>(BLOCKS * width, &[3.])?;
-    let (weight, mut dxs) = (
-        large.zeros::<bf16>(width)?,
-        large.zeros::<bf16>(BLOCKS * width)?,
-    );
-    let mut sums = large.zeros::<f32>(2 * BLOCKS * width)?;
+    let len = BLOCKS * width;
+    let xs = large.with_rows::<bf16>(len, &[1.])?;
+    let dys = large.with_rows::<bf16>(len, &[3.])?;
+    let (weight, mut dxs) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(len)?);
+    let mut sums = large.zeros::<f32>(2 * len)?;
     // Each block has one row. The root of its mean of squares is that of eps.
     launch!(large, code("norm"), "rows_backward_bf16", each_row(BLOCKS, width);
         &(width as u64), &(BLOCKS as u64), &1u64, &1f64, &0u32, &1u32, &xs, &weight, &dys, &mut dxs, &mut sums);
     // Of the first and of the last row, the product with the normal element, and the element.
-    for at in [
-        0,
-        width,
-        (2 * BLOCKS - 1) * width - 1,
-        2 * BLOCKS * width - 1,
-    ] {
+    for at in [0, len - 1, len, 2 * len - 1] {
         large.expect(&sums, at, 3.)?;
     }
     Ok(())
 }
 
-fn rows_sums(large: &Large) -> Result<()> {
+/// A grid of a block for each 128 columns in x.
+fn each_column(width: usize, count: u32) -> LaunchConfig {
+    let mut grid = grid(width.div_ceil(COLUMNS), 256);
+    grid.grid_dim.1 = count;
+    grid
+}
+
+fn sum_of_rows(large: &Large) -> Result<()> {
+    let rows = large.rows();
+    let of_part = rows.div_ceil(BLOCKS);
+    let parts = rows.div_ceil(of_part);
+    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let mut sums = large.zeros::<f32>(parts * WIDTH)?;
+    launch!(large, code("sums"), "sum_of_rows_bf16", each_column(WIDTH, parts as u32);
+        &(WIDTH as u64), &(rows as u64), &(of_part as u64), &xs, &mut sums);
+    large.expect_rows(&sums, &row())
+}
+
+/// The first block has the first columns of the first sum, the last block the last columns of the last one.
+fn add_parts(large: &Large) -> Result<()> {
     let width = large.elements.div_ceil(2 * BLOCKS) + 1;
-    let sums = large.with_ends::<f32>(2 * BLOCKS * width, [&[3.], &[5.]])?;
-    let (mut dw, mut db) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
-    launch!(large, code("norm"), "rows_sums_bf16", grid((2 * width).div_ceil(32), 256);
-        &(width as u64), &(BLOCKS as u64), &sums, &mut dw, &mut db);
-    large.expect(&dw, 0, 3.)?;
-    large.expect(&db, width - 1, 5.)
+    let parts = large.with_ends::<f32>(2 * BLOCKS * width, [&[3.], &[5.]])?;
+    let (mut first, mut last) = (large.zeros::<bf16>(width)?, large.zeros::<bf16>(width)?);
+    launch!(large, code("sums"), "add_parts_bf16", each_column(width, 2);
+        &(width as u64), &(BLOCKS as u64), &parts, &mut first, &mut last);
+    large.expect(&first, 0, 3.)?;
+    large.expect(&last, width - 1, 5.)
 }
 
 fn softmax(large: &Large) -> Result<()> {

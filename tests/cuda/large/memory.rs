@@ -217,14 +217,15 @@ pub fn each_row(rows: usize, width: usize) -> LaunchConfig {
     let threads = match width {
         0..=256 => 32,
         257..=1024 => 128,
-        _ => 256,
+        1025..=2048 => 256,
+        _ => 512,
     };
     grid(rows, threads)
 }
 
-/// Blocks that loop over elements, as there.
+/// Blocks that loop over elements, four for each thread, as there.
 pub fn each_element(elements: usize) -> LaunchConfig {
-    grid(elements.div_ceil(256).min(1 << 16), 256)
+    grid(elements.div_ceil(4 * 256).min(1 << 16), 256)
 }
 
 pub fn grid(blocks: usize, threads: u32) -> LaunchConfig {

@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use candle_headroom::nn::{self, BatchNorm, GroupNorm, LayerNorm, Module, RmsNorm};
 
-use crate::check::{Strides, agrees_on, differentiate, numbers, same_bits};
+use crate::check::{FLOATS, Strides, agrees_on, differentiate, numbers, same_bits};
 use crate::gpu::gpu;
 
 const EPS: f32 = 1e-3;
@@ -10,8 +10,8 @@ const EPS: f32 = 1e-3;
 fn norms_of_rows() -> Result<()> {
     let gpu = gpu();
     let device = Device::new_cuda_with_stream(gpu.ordinal)?;
-    // Rows shorter than a warp, of several blocks' loops, and more rows than a block takes.
-    for shape in [&[3, 5][..], &[2, 10, 33], &[3, 300], &[2, 1030]] {
+    // Rows shorter than a warp, more rows than a block takes, rows in groups of four elements, and rows that registers do not hold.
+    for shape in [&[3, 5][..], &[2, 10, 33], &[3, 300], &[20, 32], &[17, 4102]] {
         let width = shape[shape.len() - 1];
         let (xs, alpha, beta) = (
             numbers(shape, 1),
@@ -62,6 +62,36 @@ fn sums_over_rows_have_the_same_bits_each_time() -> Result<()> {
 }
 
 #[test]
+fn rows_that_begin_at_any_element_have_the_same_bits() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    for dtype in FLOATS {
+        let all = numbers(&[1 + 3 * 64], 1)
+            .to_dtype(dtype)?
+            .to_device(&device)?;
+        let alpha = all.narrow(0, 1, 64)?;
+        let xs = all.narrow(0, 1, 3 * 64)?.reshape((3, 64))?;
+        let run = |xs: &Tensor, alpha: &Tensor| {
+            let layers = [
+                nn::ops::rms_norm(xs, alpha, EPS)?,
+                nn::ops::softmax_last_dim(xs)?,
+                nn::ops::silu(xs)?,
+                nn::ops::swiglu(xs)?,
+            ];
+            layers
+                .iter()
+                .map(|ys| ys.to_device(&Device::Cpu))
+                .collect::<Result<Vec<_>>>()
+        };
+        let copied = run(&xs.copy()?, &alpha.copy()?)?;
+        for (found, expected) in run(&xs, &alpha)?.iter().zip(&copied) {
+            same_bits(found, expected)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn norms_of_channels() -> Result<()> {
     let gpu = gpu();
     let device = Device::new_cuda_with_stream(gpu.ordinal)?;
@@ -79,7 +109,16 @@ fn norms_of_channels() -> Result<()> {
         let (weight, bias) = (x[1].clone(), x[2].clone());
         BatchNorm::new(x[1].elem_count(), mean, variance, weight, bias, 1e-3)?.forward_train(&x[0])
     };
-    for shape in [&[2, 4, 5][..], &[3, 6, 11, 3], &[1, 2, 700], &[40, 2, 1]] {
+    // Single elements and groups of four of a channel, then channels in one part and in several.
+    for shape in [
+        &[2, 4, 5][..],
+        &[3, 6, 11, 4],
+        &[1, 2, 700],
+        &[3, 2, 9000],
+        &[1, 2, 5001],
+        &[40, 2, 1],
+        &[150, 132, 1],
+    ] {
         let inputs = [
             numbers(shape, 1),
             numbers(&[shape[1]], 2),

@@ -12,8 +12,14 @@ use crate::gpu::gpu;
 fn linear() -> Result<()> {
     let gpu = gpu();
     let device = Device::new_cuda_with_stream(gpu.ordinal)?;
-    for shape in [&[7, 6][..], &[2, 3, 6], &[2, 3, 5, 6]] {
-        let inputs = [numbers(shape, 1), numbers(&[4, 6], 2), numbers(&[4], 3)];
+    // The last one has more rows than a part of a bias' gradient, and more columns than a block.
+    for (shape, out) in [
+        (&[7, 6][..], 4),
+        (&[2, 3, 6], 4),
+        (&[2, 3, 5, 6], 3),
+        (&[2, 100, 6], 133),
+    ] {
+        let inputs = [numbers(shape, 1), numbers(&[out, 6], 2), numbers(&[out], 3)];
         let layer = |x: &[Tensor]| Linear::new(x[1].clone(), Some(x[2].clone())).forward(&x[0]);
         agrees_on(&device, &layer, &inputs)?;
     }

@@ -1,12 +1,14 @@
 //! On the device as on the CPU, bit by bit.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Commit, FusedBuilder, Moments, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Algorithm, Commit, Fused, FusedBuilder, Group, Moments, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};
+use crate::support::wave;
 
 /// What an optimizer has done to the parameters after some steps, and how far it says it is.
 pub(super) fn run<A: Algorithm>(
@@ -161,4 +163,24 @@ fn written_parameters_have_the_bits_of_the_cpu() {
         let masters = |builder: FusedBuilder<_>| builder.master_weights();
         same(&device, dtype, params.clone(), masters, write);
     }
+}
+
+/// More chunks than a group, after a parameter of one.
+#[test]
+fn the_norm_of_a_large_gradient_has_the_bits_of_the_cpu() {
+    let (_gpu, device) = device();
+    let norm = |device: &Device| {
+        let vars =
+            [100, 131 * 16 * 1024 + 77].map(|len| Var::zeros(len, DType::F32, device).unwrap());
+        let mut gradients = GradStore::default();
+        for (phase, var) in vars.iter().enumerate() {
+            let wave = wave(var.elem_count(), phase, DType::F32).unwrap();
+            gradients.insert(var, wave.to_device(device).unwrap());
+        }
+        let builder = Fused::builder(Group::from(vars.to_vec())).params(ParamsSgd::default());
+        let mut optimizer = builder.clip_norm(1.).build().unwrap();
+        optimizer.commit(&gradients).unwrap();
+        format!("{:?}", optimizer.progress().unwrap())
+    };
+    assert_eq!(norm(&device), norm(&Device::Cpu));
 }

@@ -23,5 +23,5 @@ pub use rows::{
     with_scratch,
 };
 pub use storage::{
-    InPlace, in_place, mismatch, no_kernels, same_device, same_type, slice_of, slice_of_mut, tensor,
+    InPlace, in_place, mismatch, same_device, same_type, slice_of, slice_of_mut, tensor,
 };

@@ -1,6 +1,6 @@
 //! The counts as JSON, and the functions by which a program switches, reads and resets them.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::fmt::Write as _;
 
 use super::*;
@@ -195,4 +195,18 @@ pub unsafe extern "C" fn simulated_cuda_counts(to: *mut c_char, room: usize) -> 
     // SAFETY: by contract. Declined places are no error.
     let _ = unsafe { store_text(to, room, &text) };
     text.len() + 1
+}
+
+/// Bytes of global memory that launches of the kernel of this name accessed: loads, stores and atomic operations, each as often as it was executed.
+/// Launches that were not executed count nothing, and of a large one that was executed in part its sample.
+///
+/// # Safety
+/// `kernel` is a text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simulated_cuda_accessed(kernel: *const c_char) -> u64 {
+    // SAFETY: by contract.
+    let kernel = unsafe { CStr::from_ptr(kernel) }.to_string_lossy();
+    let phases = lock();
+    let launches = phases.values().filter_map(|of| of.launches.get(&*kernel));
+    launches.map(|launches| launches.accessed).sum()
 }

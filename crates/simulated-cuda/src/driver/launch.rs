@@ -116,8 +116,12 @@ fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8])
             None,
         ),
     };
-    let Err(fault) = outcome else {
-        return Ok(());
+    let fault = match outcome {
+        Ok(accessed) => {
+            counts::accessed(kernel.name(), accessed);
+            return Ok(());
+        }
+        Err(fault) => fault,
     };
     let mut text = format!("kernel {}: ", kernel.name());
     _ = match place {

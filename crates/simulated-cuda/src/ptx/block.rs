@@ -24,13 +24,13 @@ struct Scratch {
 /// The most threads in a block.
 const MAX_THREADS: u64 = 1024;
 
-/// Runs the blocks of a grid, all of them or a sample.
+/// Runs the blocks of a grid, all of them or a sample. Returns the bytes of global memory that they accessed.
 pub fn run_grid(
     kernel: &Kernel,
     launch: &Launch,
     (arguments, memory): (&[u8], &dyn Memory),
     limits: &Limits,
-) -> Result<(), Fault> {
+) -> Result<u64, Fault> {
     let threads: u64 = launch.block.iter().map(|size| *size as u64).product();
     if threads == 0 || threads > MAX_THREADS || launch.grid.contains(&0) {
         return Err(Fault::Unsupported(format!(
@@ -76,6 +76,7 @@ struct Grid<'a> {
     local: usize,
     /// The most instructions of a warp.
     instructions: u64,
+    accessed: u64,
     scratch: &'a mut Scratch,
 }
 
@@ -114,11 +115,12 @@ impl<'a> Grid<'a> {
             words,
             local,
             instructions: u64::MAX,
+            accessed: 0,
             scratch,
         }
     }
 
-    fn run(&mut self, limits: &Limits) -> Result<(), Fault> {
+    fn run(mut self, limits: &Limits) -> Result<u64, Fault> {
         self.instructions = limits.instructions;
         let warps = self.threads.div_ceil(LANES);
         for file in 0..if self.kernel.barriers { warps } else { 1 } {
@@ -128,7 +130,8 @@ impl<'a> Grid<'a> {
         let sample = limits.sample;
         if let Some(blocks) = sample.and_then(|sample| sample.blocks(self.launch.grid)) {
             let mut blocks = blocks.into_iter();
-            return blocks.try_for_each(|block| self.block(block, &mut recent));
+            blocks.try_for_each(|block| self.block(block, &mut recent))?;
+            return Ok(self.accessed);
         }
         let [x, y, z] = self.launch.grid;
         for z in 0..z {
@@ -138,7 +141,7 @@ impl<'a> Grid<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(self.accessed)
     }
 
     fn frame(files: &mut [u64], words: usize, file: usize) -> Frame<'_> {
@@ -232,6 +235,7 @@ impl<'a> Grid<'a> {
                     shared: bytes_of(shared),
                     local: &mut bytes_of(local)[file * self.local..(file + 1) * self.local],
                     recent,
+                    accessed: &mut self.accessed,
                 };
                 let result = warp.run(&self.kernel.code, frame, &mut space);
                 self.scratch.files = files;

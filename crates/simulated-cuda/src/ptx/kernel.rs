@@ -118,17 +118,19 @@ impl Kernel {
         arguments: &[u8],
         memory: &dyn Memory,
     ) -> Result<(), Fault> {
-        self.launch_within(launch, arguments, memory, &Limits::default())
+        let limits = Limits::default();
+        self.launch_within(launch, arguments, memory, &limits)
+            .map(drop)
     }
 
-    /// The same, with limits of the caller's.
+    /// The same, with limits of the caller's. Returns the bytes of global memory that were accessed, each as often as it was.
     pub fn launch_within(
         &self,
         launch: &Launch,
         arguments: &[u8],
         memory: &dyn Memory,
         limits: &Limits,
-    ) -> Result<(), Fault> {
+    ) -> Result<u64, Fault> {
         block::run_grid(self, launch, (arguments, memory), limits)
     }
 }

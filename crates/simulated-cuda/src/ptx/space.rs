@@ -47,6 +47,8 @@ pub struct Space<'a> {
     pub local: &'a mut [u8],
     /// The allocation that an instruction accessed last.
     pub recent: &'a mut [Found; SITES],
+    /// Bytes of global memory that were accessed, each as often as it was.
+    pub accessed: &'a mut u64,
 }
 
 /// An allocation, in the kernel's addresses, and the distance to the host's.
@@ -111,7 +113,10 @@ impl Space<'_> {
         }
         if region == Region::Generic && address < SHARED_TAG {
             return match self.host(address, size as u64, site) {
-                Some(place) => Ok(place as *mut u8),
+                Some(place) => {
+                    *self.accessed += size as u64;
+                    Ok(place as *mut u8)
+                }
                 None => Err(Fault::IllegalAddress(address)),
             };
         }
@@ -153,9 +158,11 @@ impl Space<'_> {
             return None;
         }
         match region {
-            Region::Generic if address < SHARED_TAG => self
-                .host(address, bytes as u64, site)
-                .map(|place| place as *mut u8),
+            Region::Generic if address < SHARED_TAG => {
+                let place = self.host(address, bytes as u64, site)?;
+                *self.accessed += bytes as u64;
+                Some(place as *mut u8)
+            }
             Region::Shared => {
                 let start = usize::try_from(address).ok()?;
                 self.shared

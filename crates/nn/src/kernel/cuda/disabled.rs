@@ -1,6 +1,7 @@
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Tensor};
 
-use crate::kernel::{Kernel, Plan, no_kernels};
+use crate::kernel::storage::no_kernels;
+use crate::kernel::{Kernel, Plan};
 
 pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
     _: &K,

@@ -1,12 +1,14 @@
 //! How each kernel that makes new tensors is launched.
 
+use std::slice::from_mut;
+
 use candle_core::cuda_backend::cudarc::driver::LaunchConfig;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 
-use super::launch::{Launch, Module, each_element, each_row, grid, module};
+use super::launch::{Launch, Module, each_element, each_row, module};
 use super::unwritten;
 use crate::bias::SumOfRows;
-use crate::kernel::{Kernel, Plan, dense, mismatch, no_kernels, sum_type, tensor};
+use crate::kernel::{Kernel, Plan, dense, mismatch, sum_type, tensor};
 use crate::layer_norm::{Rows, RowsBackward};
 use crate::loss::cross_entropy::CrossEntropy;
 use crate::norm::{CellSums, Cells};
@@ -22,6 +24,7 @@ const DROPOUT: Module = module!("dropout");
 const EMBEDDING: Module = module!("embedding");
 const NORM: Module = module!("norm");
 const SOFTMAX: Module = module!("softmax");
+const SUMS: Module = module!("sums");
 
 /// A kernel that also runs on CUDA.
 pub trait CudaKernel<const IN: usize, const OUT: usize> {
@@ -92,10 +95,72 @@ impl Call<'_> {
     }
 }
 
-/// There is no such kernel, and no launch.
+/// How many of `len` elements a part of their sum has, and the number of parts. It does not depend on the device, so neither do the sums. With
+/// `least` elements in a part, its sum, which is written and read, is a small share of the bytes.
+fn parts_of(len: usize, least: usize) -> (usize, usize) {
+    const MOST_PARTS: usize = 512;
+    let of_part = len.div_ceil(MOST_PARTS).max(least);
+    (of_part, len.div_ceil(of_part).max(1))
+}
+
+/// A launch of kernels/columns.cuh: in x a block of 256 threads for each 128 columns, in y one for each of `count` sums.
+fn each_column(width: usize, count: usize) -> Result<LaunchConfig> {
+    let grid = each_row(width.div_ceil(128), width)?;
+    Ok(LaunchConfig {
+        grid_dim: (grid.grid_dim.0, count as u32, 1),
+        block_dim: (256, 1, 1),
+        ..grid
+    })
+}
+
+impl Call<'_> {
+    /// Runs a launch that writes `others` and then sums in parts of the wide type, a row of `width` for each part, and adds those up.
+    fn run_in_parts(
+        &self,
+        (launch, parts, width): (Launch, usize, usize),
+        others: &mut [CudaStorage],
+        (sums, dtype): (&mut [CudaStorage], DType),
+    ) -> Result<()> {
+        let len = sums.len() * parts * width;
+        let mut made = unwritten(self.device, len, sum_type(dtype))?;
+        self.run(launch, others.iter_mut().chain([&mut made]))?;
+        let made = tensor(Storage::Cuda(made), Shape::from(len));
+        // (width, parts, xs, first sums, last sums), where xs have `parts` rows of `width` elements for each sum, which has one. There is a sum for
+        // each block in y, one or two. One is the last; the kernel does not touch the first then.
+        let (sources, counts) = match sums.len() {
+            1 => (&[Some(&made), None][..], [len, 0, width]),
+            2 => (&[Some(&made)][..], [len, width, width]),
+            _ => return Err(mismatch(self.name)),
+        };
+        let (grid, numbers) = (
+            each_column(width, sums.len())?,
+            [width as u64, parts as u64],
+        );
+        let add = Launch::new(SUMS, grid, numbers, counts);
+        let sums = sums.iter_mut().map(|sums| (sums, None));
+        add.run("add_parts", self.device, dtype, sources, sums)
+    }
+}
+
+/// (width, rows, rows of a part, xs, parts), where xs have `rows` rows of `width` elements and parts one for each block in y.
 impl CudaKernel<1, 1> for SumOfRows {
-    fn launch(&self, _: [&Tensor; 1]) -> Result<Launch> {
-        Err(no_kernels(Self::NAME))
+    fn launch(&self, [rows]: [&Tensor; 1]) -> Result<Launch> {
+        let (rows, width) = rows.dims2()?;
+        let (of_part, parts) = parts_of(rows, 64);
+        let numbers = [width, rows, of_part].map(|size| size as u64);
+        let counts = [rows * width, parts * width];
+        Ok(Launch::new(
+            SUMS,
+            each_column(width, parts)?,
+            numbers,
+            counts,
+        ))
+    }
+
+    fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
+        let parts = launch.grid.grid_dim.1 as usize;
+        let width = call.inputs.first().map_or(Ok(0), |rows| rows.dim(1))?;
+        call.run_in_parts((launch, parts, width), &mut [], (outputs, call.dtype))
     }
 }
 
@@ -143,14 +208,13 @@ impl<const IN: usize> CudaKernel<IN, 1> for Swiglu {
     }
 }
 
-/// (len, seed, stream, threshold, scale, xs, ys), both tensors of `len` elements. A thread takes four.
+/// (len, seed, stream, threshold, scale, xs, ys), both tensors of `len` elements.
 impl CudaKernel<1, 1> for Mask {
     fn launch(&self, [xs]: [&Tensor; 1]) -> Result<Launch> {
         let (len, draw) = (xs.elem_count(), self.draw);
         let (threshold, scale) = (u64::from(self.threshold), self.scale.to_bits());
         let numbers = [len as u64, draw.seed, draw.call, threshold, scale];
-        let grid = each_element(len.div_ceil(4));
-        Ok(Launch::new(DROPOUT, grid, numbers, [len; 2]))
+        Ok(Launch::new(DROPOUT, each_element(len), numbers, [len; 2]))
     }
 }
 
@@ -195,19 +259,34 @@ impl CudaKernel<3, 1> for CrossEntropy {
     }
 }
 
-/// (outer, cells, inner, of deviations, means, xs, dys, sums, products), where xs and dys have outer · cells · inner elements and the others
-/// one for each cell, that is for each block.
+/// (len, cells, inner, len of a part, of deviations, means, xs, dys, parts), where xs and dys have outer · cells · inner elements, the means one for
+/// each cell, and the parts two for each cell and block in y. `len` counts what threads take of a cell: four elements each if `inner` is a
+/// multiple of 4, else one. A block in x has a cell, or 128 cells if `inner` is 1. `write` gives the sums and the products.
 impl CudaKernel<3, 2> for CellSums {
     fn launch(&self, _: [&Tensor; 3]) -> Result<Launch> {
-        let sizes = [self.cells.outer, self.cells.cells, self.cells.inner];
-        let [outer, count, inner] = sizes.map(|size| size as u64);
-        let numbers = [outer, count, inner, u64::from(self.of_deviations)];
-        let (cells, len) = (self.cells.cells, sizes.iter().product());
-        let (grid, counts) = (
-            each_row(cells, self.cells.len())?,
-            [cells, len, len, cells, cells],
-        );
-        Ok(Launch::new(CELLS, grid, numbers, counts))
+        let (inner, cells) = (self.cells.inner, self.cells.cells);
+        let unit = if inner % 4 == 0 { 4 } else { 1 };
+        let len = self.cells.len() / unit;
+        let (of_part, parts) = parts_of(len, if inner == 1 { 64 } else { 2048 });
+        let grid = match inner {
+            1 => each_column(cells, parts)?,
+            _ => {
+                let grid = each_row(cells, of_part.min(len))?;
+                let grid_dim = (grid.grid_dim.0, parts as u32, 1);
+                LaunchConfig { grid_dim, ..grid }
+            }
+        };
+        let of_deviations = u64::from(self.of_deviations);
+        let [len, count, inner, of_part] = [len, cells, inner, of_part].map(|size| size as u64);
+        let numbers = [len, count, inner, of_part, of_deviations];
+        let (all, sums) = (self.cells.len() * cells, 2 * parts * cells);
+        Ok(Launch::new(CELLS, grid, numbers, [cells, all, all, sums]))
+    }
+
+    fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
+        let parts = launch.grid.grid_dim.1 as usize;
+        let (launch, dtype) = ((launch, parts, self.cells.cells), sum_type(call.dtype));
+        call.run_in_parts(launch, &mut [], (outputs, dtype))
     }
 }
 
@@ -233,62 +312,38 @@ impl CudaKernel<3, 1> for Rows {
     }
 }
 
-/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, sums), where xs, dys and dxs have `rows` rows of `width`
-/// elements, the weight one and, with sums, these two rows for each block. Without sums the kernel does not touch them. `write` gives dxs and
-/// the sums.
+/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, parts), where xs, dys and dxs have `rows` rows of `width` elements, the
+/// weight one and, with sums, the parts two for each block. Without sums the kernel does not touch them. `write` gives dxs and the sums.
 impl CudaKernel<3, 3> for RowsBackward {
     fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
         let width = self.rows.width;
         let rows = xs.elem_count() / width.max(1);
-        let of_block = self.rows_of_block(rows);
-        let blocks = rows.div_ceil(of_block);
+        let (of_block, blocks) = match self.with_sums {
+            true => parts_of(rows, 16),
+            false => (1, rows),
+        };
         let (eps, center) = (self.rows.eps.to_bits(), u64::from(self.rows.center));
         let with_sums = u64::from(self.with_sums);
         let [of_width, of_rows, of_block] = [width, rows, of_block].map(|size| size as u64);
         let numbers = [of_width, of_rows, of_block, eps, center, with_sums];
-        let (len, sums) = (rows * width, with_sums as usize * blocks * 2 * width);
+        let (len, sums) = (rows * width, 2 * with_sums as usize * blocks * width);
         let counts = [len, width, len, len, sums];
         Ok(Launch::new(NORM, each_row(blocks, width)?, numbers, counts))
     }
 
     fn write(&self, launch: Launch, call: Call, outputs: &mut [CudaStorage]) -> Result<()> {
-        let [dxs, dweight, dbias] = outputs else {
+        if !self.with_sums {
+            return call.run(launch, outputs.iter_mut().take(2));
+        }
+        let [dxs, sums @ ..] = outputs else {
             return Err(mismatch(call.name));
         };
-        if !self.with_sums {
-            return call.run(launch, [dxs, dweight]);
-        }
-        let (blocks, width) = (launch.grid.grid_dim.0 as usize, self.rows.width);
-        let len = blocks * 2 * width;
-        let mut sums = unwritten(call.device, len, sum_type(call.dtype))?;
-        call.run(launch, [dxs, &mut sums])?;
-        // (width, parts, sums, dw, db), where the sums have two rows of `width` elements for each part, and dw and db one. A block takes 32 of
-        // the elements of both.
-        let (grid, numbers) = (
-            grid((2 * width).div_ceil(32) as u32, 256),
-            [width as u64, blocks as u64],
-        );
-        let add = Launch::new(NORM, grid, numbers, [len, width, width]);
-        let sums = tensor(Storage::Cuda(sums), Shape::from(len));
-        let (name, inputs) = ("rows_sums", &[sums]);
-        let call = Call {
-            name,
-            inputs,
-            ..call
-        };
-        call.run(add, [dweight, dbias])
-    }
-}
-
-impl RowsBackward {
-    /// More rows for each block make fewer parts of the sums. It does not depend on the device, so neither do the sums.
-    fn rows_of_block(&self, rows: usize) -> usize {
-        const LEAST_ROWS: usize = 8;
-        const MOST_BLOCKS: usize = 512;
-        match self.with_sums {
-            true => rows.div_ceil(MOST_BLOCKS).max(LEAST_ROWS),
-            false => 1,
-        }
+        let (parts, dtype) = (launch.grid.grid_dim.0 as usize, call.dtype);
+        call.run_in_parts(
+            (launch, parts, self.rows.width),
+            from_mut(dxs),
+            (sums, dtype),
+        )
     }
 }
 

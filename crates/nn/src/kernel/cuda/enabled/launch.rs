@@ -193,7 +193,8 @@ pub fn each_row(rows: usize, width: usize) -> Result<LaunchConfig> {
     let threads = match width {
         0..=256 => 32,
         257..=1024 => 128,
-        _ => 256,
+        1025..=2048 => 256,
+        _ => 512,
     };
     let blocks = u32::try_from(rows)
         .ok()
@@ -202,10 +203,10 @@ pub fn each_row(rows: usize, width: usize) -> Result<LaunchConfig> {
     Ok(grid(blocks, threads))
 }
 
-/// A launch for elements; the kernel strides by the grid's size.
+/// A launch for elements, of which a thread takes four at once; the kernel strides by the grid's size.
 pub fn each_element(elements: usize) -> LaunchConfig {
     const MOST_BLOCKS: usize = 1 << 16;
-    let blocks = elements.div_ceil(256).clamp(1, MOST_BLOCKS);
+    let blocks = elements.div_ceil(4 * 256).clamp(1, MOST_BLOCKS);
     grid(blocks as u32, 256)
 }
 
