@@ -12,7 +12,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
 use parking_lot::Mutex;
 
-use super::mailbox::{Gradient, Mailbox, address};
+use super::gradient::{Gradient, address};
+use super::mailbox::Mailbox;
 use super::node::node;
 use crate::kernel::{InPlace, in_place};
 
@@ -59,10 +60,10 @@ impl Origin {
         let value = Some((take_storage(output)?, shape));
         let held = Arc::clone(&origin);
         // Hands on what candle's operations add up.
-        let hand_on = move |_: &[&Tensor], gradient: &Tensor| -> Result<Vec<Tensor>> {
+        let hand_on = move |_: &[&Tensor], _: &Tensor, gradient: &Tensor| {
             let gradient = Gradient::alone(gradient.detach());
             let scalar = held.mailbox.leave(&held.link, [(held.place, gradient)])?;
-            Ok(vec![scalar])
+            Ok(vec![Some(scalar)])
         };
         let output = node(name, std::slice::from_ref(link), value, hand_on)?;
         let storage = address(origin.output.get_or_init(|| output.detach()));

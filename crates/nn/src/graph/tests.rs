@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result, Tensor, Var};
 
-use super::mailbox::{Gradient, Mail, Mailbox, address, within_pass};
+use super::gradient::{Gradient, address};
+use super::mailbox::{Mail, Mailbox};
 use super::operation::operation;
 use super::origin::Origin;
-use super::record;
+use super::pass::within;
+use super::{backward, record};
 
 /// The input as its own function.
 fn identity(xs: &Tensor) -> Result<Tensor> {
@@ -163,6 +165,57 @@ fn a_gradient_arrives_in_its_own_storage() -> Result<()> {
     Ok(())
 }
 
+/// candle adds nothing to the gradient of a Var, and what other operations give is added to it.
+#[test]
+fn a_pass_of_ours_hands_gradients_to_vars() -> Result<()> {
+    let (x, y) = (var([1., -2., 3.])?, var([2., 1., -1.])?);
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let loss = tangle(&x, &y, &calls)?;
+    let expected = loss.backward()?;
+    for _ in 0..2 {
+        let found = backward(&loss)?;
+        assert_eq!(found.get_ids().count(), 2);
+        for var in [&x, &y] {
+            assert_eq!(gradient(&found, var)?, gradient(&expected, var)?);
+        }
+    }
+
+    let sent = Arc::new(AtomicUsize::new(0));
+    let note = Arc::clone(&sent);
+    let root = record("root", [x.as_tensor()], x.sqr()?.detach(), move |given| {
+        let gradient = (given.gradient * &given.inputs[0])?;
+        note.store(address(&gradient).addr(), Relaxed);
+        Ok([Some(gradient)])
+    })?;
+    let store = backward(&root.sum_all()?)?;
+    let of_x = store.get(&x).expect("a gradient");
+    assert_eq!(address(of_x).addr(), sent.load(Relaxed));
+
+    // What fails leaves nothing for the next pass.
+    calls.store(2, Relaxed);
+    assert!(backward(&loss).is_err());
+    calls.store(usize::MAX, Relaxed);
+    assert_eq!(gradient(&backward(&loss)?, &x)?, gradient(&expected, &x)?);
+    Ok(())
+}
+
+/// A program's own operation may differentiate another graph in its backward pass: candle has those gradients, also of the same Vars.
+#[test]
+fn a_pass_within_ours_is_candles() -> Result<()> {
+    let (x, y) = (var([1., -2., 3.])?, var([2., 1., -1.])?);
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let (of_x, of_calls) = (x.clone(), Arc::clone(&calls));
+    let outer = record("outer", [y.as_tensor()], y.detach(), move |given| {
+        let inner = product(&of_x, &of_x, &of_calls)?.sum_all()?.backward()?;
+        assert_eq!(gradient(&inner, &of_x)?, [2., -4., 6.]);
+        Ok([Some(given.gradient)])
+    })?;
+    let store = backward(&product(&outer, &x, &calls)?.sum_all()?)?;
+    assert_eq!(gradient(&store, &x)?, [2., 1., -1.]);
+    assert_eq!(gradient(&store, &y)?, [1., -2., 3.]);
+    Ok(())
+}
+
 #[test]
 fn sums_change_only_what_is_alone() -> Result<()> {
     let of = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
@@ -303,12 +356,12 @@ fn mail_lives_as_long_as_the_scalar_and_belongs_to_one_pass() -> Result<()> {
     drop(leave(1.)?);
     assert_eq!(taken(), None);
     let held = (leave(2.)?, leave(3.)?);
-    let inner = within_pass(|| {
+    let (inner, _) = within(None, || {
         assert_eq!(taken(), None);
         let held = leave(7.)?;
         Ok::<_, Error>((taken(), held))
-    })?;
-    assert_eq!(inner.0, Some(vec![None, Some(7.)]));
+    });
+    assert_eq!(inner?.0, Some(vec![None, Some(7.)]));
     assert_eq!(taken(), Some(vec![None, Some(5.)]));
     assert_eq!(taken(), None);
     drop(held);
