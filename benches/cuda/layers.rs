@@ -70,7 +70,8 @@ pub fn sum(output: Tensor) -> Result<Tensor> {
 }
 
 fn walk_back(output: Tensor) -> Result<()> {
-    sum(output)?.backward().map(drop)
+    // On plain operations this is candle's own pass.
+    nn::backward(&sum(output)?).map(drop)
 }
 
 pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
@@ -128,7 +129,7 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
         "linear_cross_entropy",
         Box::new(|| {
             let loss = linear_cross_entropy(&x, &head, &targets, &options)?;
-            loss.backward().map(drop)
+            nn::backward(&loss).map(drop)
         }),
         Some(Box::new(|| {
             let loss = loss::cross_entropy(&x.matmul(&head.t()?)?, &targets)?;
@@ -149,11 +150,9 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
     language_model(memory, "language_model")
 }
 
-/// The same without an event for each use of a tensor, which cudarc records where there are several streams.
-pub fn without_events(memory: &DeviceMemory) -> candle_headroom::Result<()> {
-    // SAFETY: all tensors are used on the stream of this device alone.
-    unsafe { memory.device().as_cuda_device()?.disable_event_tracking() };
-    language_model(memory, "language_model_without_events")
+/// The same with an event for each use of a tensor.
+pub fn with_events(memory: &DeviceMemory) -> candle_headroom::Result<()> {
+    language_model(memory, "language_model_with_events")
 }
 
 /// The one of our layers that `--only NAME` asks for.
@@ -459,7 +458,7 @@ fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<
         let loss = model.loss(&bytes, &bytes)?;
         wait()?;
         let forward = began.elapsed();
-        let gradients = loss.backward()?;
+        let gradients = nn::backward(&loss)?;
         wait()?;
         let backward = began.elapsed() - forward;
         optimizer.borrow_mut().commit(&gradients)?;
@@ -471,7 +470,7 @@ fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<
         memory,
         name,
         Box::new(|| {
-            let gradients = model.loss(&bytes, &bytes)?.backward()?;
+            let gradients = nn::backward(&model.loss(&bytes, &bytes)?)?;
             let committed = optimizer.borrow_mut().commit(&gradients);
             committed.map(drop).map_err(candle_core::Error::wrap)
         }),
