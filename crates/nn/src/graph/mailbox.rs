@@ -38,7 +38,7 @@ impl Mailbox {
             if let Some(waiting) = mail.get_mut(place) {
                 *waiting = Some(match waiting.take() {
                     Some(other) => other.plus(gradient)?,
-                    None => gradient,
+                    None => gradient.spread()?,
                 });
             }
         }

@@ -152,7 +152,7 @@ fn mail<const N: usize>(
         let storage = address(&tensor);
         // Once for itself.
         let is_alone = others.iter().filter(|other| **other == storage).count() == 1;
-        Some(Gradient { tensor, is_alone })
+        Some(Gradient::new(tensor, is_alone))
     });
     gradients.collect()
 }

@@ -87,9 +87,9 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
 /// shares memory.
 pub fn keep(node: &Tensor, var: &Tensor, gradient: Gradient) -> Result<Option<Tensor>> {
     PASS.with_borrow_mut(|pass| {
-        let Gradient { tensor, is_alone } = &gradient;
+        let (tensor, is_alone) = (&gradient.tensor, gradient.is_alone);
         let fits = (tensor.shape(), tensor.dtype()) == (var.shape(), var.dtype());
-        let is_own = *is_alone && tensor.is_contiguous() && fits && var.is_variable();
+        let is_own = is_alone && tensor.is_contiguous() && fits && var.is_variable();
         let kept = pass.kept.as_mut().filter(|_| is_own);
         let Some(kept) = kept.filter(|kept| kept.nodes.contains(&node.id())) else {
             return Ok(Some(gradient.tensor));

@@ -221,10 +221,7 @@ fn sums_change_only_what_is_alone() -> Result<()> {
     let of = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
         let (a, b) = (of([1., 2.])?, of([10., 20.])?);
-        let given = |tensor: &Tensor, is_alone| Gradient {
-            tensor: tensor.clone(),
-            is_alone,
-        };
+        let given = |tensor: &Tensor, is_alone| Gradient::new(tensor.clone(), is_alone);
         let sum = given(&a, first).plus(given(&b, second))?;
         assert!(sum.is_alone);
         assert_eq!(sum.tensor.to_vec1::<f32>()?, [11., 22.]);
@@ -320,13 +317,13 @@ fn origins_are_forgotten_with_their_outputs() -> Result<()> {
         output.clone(),
         output.reshape((3, 1))?,
         output.unsqueeze(0)?.t()?,
+        output.narrow(0, 1, 2)?,
     ] {
         assert!(Origin::of(&view).is_some());
         assert!(Origin::of(&view.detach()).is_none());
     }
     let others = [
         x.as_tensor().clone(),
-        output.narrow(0, 0, 2)?,
         output.broadcast_as((2, 3))?,
         output.force_contiguous()?,
         (&output * 1.)?,
@@ -368,6 +365,39 @@ fn mail_lives_as_long_as_the_scalar_and_belongs_to_one_pass() -> Result<()> {
     Ok(())
 }
 
+/// As of queries, keys and values from one product: each fills its part. What overlaps, or comes beside the whole, is added.
+#[test]
+fn gradients_of_parts_add_up() -> Result<()> {
+    let values = Tensor::arange(1f32, 25., &Device::Cpu)?.reshape((2, 6, 2))?;
+    let x = Var::from_tensor(&values)?;
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let parts = [(0, 2), (2, 2), (4, 2), (3, 3), (0, 2)];
+    for count in 1..=parts.len() {
+        for with_whole in [false, true] {
+            let loss = |y: &Tensor, is_recorded: bool| -> Result<Tensor> {
+                let square = |part: &Tensor| match is_recorded {
+                    true => product(part, part, &calls)?.sum_all(),
+                    false => (part * part)?.sum_all(),
+                };
+                let parts = parts[..count].iter();
+                let parts = parts.map(|&(start, len)| square(&y.narrow(1, start, len)?));
+                let whole = with_whole.then(|| square(y));
+                let mut losses = parts.chain(whole);
+                let first = losses.next().expect("a part")?;
+                losses.try_fold(first, |sum, loss| sum + loss?)
+            };
+            let y = identity(&x)?;
+            let found = backward(&loss(&y, true)?)?;
+            let expected = loss(&x, false)?.backward()?;
+            let values = |store: &GradStore| -> Result<Vec<f32>> {
+                store.get(&x).expect("a gradient").flatten_all()?.to_vec1()
+            };
+            assert_eq!(values(&found)?, values(&expected)?, "{count}, {with_whole}");
+        }
+    }
+    Ok(())
+}
+
 /// The graph is made on one thread, and differentiated on several at once.
 #[test]
 fn threads_share_a_graph() -> Result<()> {
@@ -399,7 +429,7 @@ fn views_are_passed_back() -> Result<()> {
     let values = Tensor::arange(0f32, count as f32, &Device::Cpu)?.reshape((2, 3, 4))?;
     let weights = Tensor::arange(1f32, count as f32 + 1., &Device::Cpu)?;
     type Make = fn(&Tensor) -> Result<Tensor>;
-    let views: [(Make, bool); 8] = [
+    let views: [(Make, bool); 13] = [
         (|t| t.reshape((4, 6)), true),
         (|t| t.transpose(0, 1), true),
         (
@@ -415,7 +445,23 @@ fn views_are_passed_back() -> Result<()> {
             },
             true,
         ),
-        (|t| t.narrow(1, 1, 2), false),
+        (|t| t.narrow(1, 1, 2), true),
+        (|t| t.narrow(0, 1, 1), true),
+        (|t| t.narrow(2, 1, 2)?.transpose(0, 1), true),
+        (
+            |t| {
+                t.transpose(0, 2)?
+                    .narrow(0, 3, 1)?
+                    .narrow(2, 0, 2)?
+                    .squeeze(0)
+            },
+            true,
+        ),
+        (|t| t.narrow(1, 1, 2)?.narrow(2, 1, 2), false),
+        (
+            |t| t.narrow(0, 1, 1)?.narrow(1, 2, 1)?.narrow(2, 1, 1),
+            true,
+        ),
         (|t| t.narrow(1, 0, 1)?.broadcast_as((2, 3, 4)), false),
         (|t| t.unsqueeze(0)?.broadcast_as((2, 2, 3, 4)), false),
         (|t| t.transpose(1, 2)?.reshape((6, 4)), false),
