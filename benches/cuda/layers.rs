@@ -341,10 +341,15 @@ impl Layer {
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let normed = nn::ops::rms_norm(x, &self.norms[0], 1e-5)?;
-        let turn = |x: &Tensor| nn::rotary_emb::rope(x, &self.cos, &self.sin);
-        let q = turn(&Self::by_head(&self.linear(0, &normed)?, self.heads)?)?;
-        let k = turn(&Self::by_head(&self.linear(1, &normed)?, self.key_heads)?)?;
-        let v = Self::by_head(&self.linear(2, &normed)?, self.key_heads)?;
+        let (samples, time, _) = x.dims3()?;
+        let heads = |at, heads| {
+            let y = self.linear(at, &normed)?;
+            y.reshape((samples, time, heads, ()))
+        };
+        let (q, k) = (heads(0, self.heads)?, heads(1, self.key_heads)?);
+        let (q, k) = nn::rotary_emb::rope_thd_both(&q, &k, &self.cos, &self.sin)?;
+        let v = heads(2, self.key_heads)?;
+        let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         let mixed = nn::attention(&q, &k, &v, &nn::Attention::default().causal())?;
         let x = nn::ops::add(&self.linear(3, &Self::by_token(&mixed)?)?, x)?;
         let normed = nn::ops::rms_norm(&x, &self.norms[1], 1e-5)?;
