@@ -253,9 +253,9 @@ impl Table {
         figure("host_waits_per_step", waits, "waits");
         let chained = self.get("chain_64", "driver_calls") - self.get("chain_32", "driver_calls");
         figure("driver_calls_per_chained_op", chained / 32., "calls");
-        // Attention alone has the same sum behind it, and three Vars before it, to which candle adds the gradients.
+        // Attention alone has the same sum behind it.
         let but_scalar_adds = |case| self.get(case, "launches") - self.get(case, "scalar_adds");
-        let attention = but_scalar_adds("llama_attention") - 3.;
+        let attention = but_scalar_adds("llama_attention");
         let name = "launches_llama_layer_forward_backward";
         let all = self.get("llama_layer", "launches");
         figure(&format!("{name}_total"), all, "launches");

@@ -24,14 +24,18 @@ pub type Mail = Vec<Option<Gradient>>;
 pub struct Mailbox(Mutex<Vec<(u64, Weak<Mutex<Mail>>)>>);
 
 impl Mailbox {
-    /// Leaves gradients, which are added to what waits. Returns a scalar that candle has to take as a gradient of `link`.
+    /// Leaves gradients, which are added to what waits. Returns a scalar that candle has to take as a gradient of `link`; `None` if it has
+    /// one of this pass already.
     pub fn leave(
         &self,
         link: &Tensor,
         gradients: impl IntoIterator<Item = (usize, Gradient)>,
-    ) -> Result<Tensor> {
-        let mut mail = self.find().unwrap_or_default();
+    ) -> Result<Option<Tensor>> {
+        let waiting = self.waiting();
+        let is_first = waiting.is_none();
+        let mail = waiting.unwrap_or_default();
         for (place, gradient) in gradients {
+            let mut mail = mail.lock();
             if mail.len() <= place {
                 mail.resize_with(place + 1, || None);
             }
@@ -42,12 +46,15 @@ impl Mailbox {
                 });
             }
         }
-        let mail = Arc::new(Mutex::new(mail));
+        if !is_first {
+            return Ok(None);
+        }
         self.0.lock().push((number(), Arc::downgrade(&mail)));
-        node(NAME, std::slice::from_ref(link), None, move |_, _, _| {
+        let scalar = node(NAME, std::slice::from_ref(link), None, move |_, _, _| {
             let _holds = &mail;
             Err(Error::BackwardNotSupported { op: NAME }.bt())
-        })
+        })?;
+        Ok(Some(scalar))
     }
 
     /// Takes what has arrived in this pass.
@@ -56,17 +63,18 @@ impl Mailbox {
     /// If nothing was left, not even no gradients.
     pub fn take(&self) -> Result<Mail> {
         let lost = || Error::Msg(format!("{NAME}: the gradients of this pass are lost")).bt();
-        self.find().ok_or_else(lost)
+        let mail = self.waiting().ok_or_else(lost)?;
+        self.0.lock().retain(|(pass, _)| *pass != number());
+        let taken = std::mem::take(&mut *mail.lock());
+        Ok(taken)
     }
 
-    fn find(&self) -> Option<Mail> {
+    /// What waits in this pass.
+    fn waiting(&self) -> Option<Arc<Mutex<Mail>>> {
         let mut passes = self.0.lock();
         passes.retain(|(_, mail)| mail.strong_count() > 0);
-        let at = passes.iter().position(|(pass, _)| *pass == number())?;
-        let (_, mail) = passes.swap_remove(at);
-        drop(passes);
-        let mail = mail.upgrade()?;
-        let taken = std::mem::take(&mut *mail.lock());
-        Some(taken)
+        let mut passes = passes.iter();
+        let (_, mail) = passes.find(|(pass, _)| *pass == number())?;
+        mail.upgrade()
     }
 }

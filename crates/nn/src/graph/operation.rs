@@ -111,10 +111,10 @@ impl To {
         argument: &Tensor,
         gradients: &mut impl Iterator<Item = Option<Gradient>>,
     ) -> Result<Option<Tensor>> {
-        let scalar = match self {
+        match self {
             Self::Argument => match gradients.next().flatten() {
-                Some(gradient) => return keep(link, argument, gradient),
-                None => argument.zeros_like(),
+                Some(gradient) => keep(link, argument, gradient),
+                None => Ok(Some(argument.zeros_like()?)),
             },
             Self::Origin(mailbox, place, view) => {
                 let gradient = gradients.next().flatten();
@@ -128,7 +128,6 @@ impl To {
                     gradients.filter_map(|(place, gradient)| Some((place, gradient?))),
                 )
             }
-        };
-        scalar.map(Some)
+        }
     }
 }

@@ -63,7 +63,7 @@ impl Origin {
         let hand_on = move |_: &[&Tensor], _: &Tensor, gradient: &Tensor| {
             let gradient = Gradient::alone(gradient.detach());
             let scalar = held.mailbox.leave(&held.link, [(held.place, gradient)])?;
-            Ok(vec![Some(scalar)])
+            Ok(vec![scalar])
         };
         let output = node(name, std::slice::from_ref(link), value, hand_on)?;
         let storage = address(origin.output.get_or_init(|| output.detach()));
