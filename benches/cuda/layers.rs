@@ -70,7 +70,8 @@ pub fn sum(output: Tensor) -> Result<Tensor> {
 }
 
 fn walk_back(output: Tensor) -> Result<()> {
-    sum(output)?.backward().map(drop)
+    // On plain operations this is candle's own pass.
+    nn::backward(&sum(output)?).map(drop)
 }
 
 pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
@@ -128,7 +129,7 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
         "linear_cross_entropy",
         Box::new(|| {
             let loss = linear_cross_entropy(&x, &head, &targets, &options)?;
-            loss.backward().map(drop)
+            nn::backward(&loss).map(drop)
         }),
         Some(Box::new(|| {
             let loss = loss::cross_entropy(&x.matmul(&head.t()?)?, &targets)?;
@@ -149,11 +150,9 @@ pub fn against_others(memory: &DeviceMemory) -> candle_headroom::Result<()> {
     language_model(memory, "language_model")
 }
 
-/// The same without an event for each use of a tensor, which cudarc records where there are several streams.
-pub fn without_events(memory: &DeviceMemory) -> candle_headroom::Result<()> {
-    // SAFETY: all tensors are used on the stream of this device alone.
-    unsafe { memory.device().as_cuda_device()?.disable_event_tracking() };
-    language_model(memory, "language_model_without_events")
+/// The same with an event for each use of a tensor.
+pub fn with_events(memory: &DeviceMemory) -> candle_headroom::Result<()> {
+    language_model(memory, "language_model_with_events")
 }
 
 /// The one of our layers that `--only NAME` asks for.
@@ -342,10 +341,15 @@ impl Layer {
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let normed = nn::ops::rms_norm(x, &self.norms[0], 1e-5)?;
-        let turn = |x: &Tensor| nn::rotary_emb::rope(x, &self.cos, &self.sin);
-        let q = turn(&Self::by_head(&self.linear(0, &normed)?, self.heads)?)?;
-        let k = turn(&Self::by_head(&self.linear(1, &normed)?, self.key_heads)?)?;
-        let v = Self::by_head(&self.linear(2, &normed)?, self.key_heads)?;
+        let (samples, time, _) = x.dims3()?;
+        let heads = |at, heads| {
+            let y = self.linear(at, &normed)?;
+            y.reshape((samples, time, heads, ()))
+        };
+        let (q, k) = (heads(0, self.heads)?, heads(1, self.key_heads)?);
+        let (q, k) = nn::rotary_emb::rope_thd_both(&q, &k, &self.cos, &self.sin)?;
+        let v = heads(2, self.key_heads)?;
+        let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         let mixed = nn::attention(&q, &k, &v, &nn::Attention::default().causal())?;
         let x = nn::ops::add(&self.linear(3, &Self::by_token(&mixed)?)?, x)?;
         let normed = nn::ops::rms_norm(&x, &self.norms[1], 1e-5)?;
@@ -459,7 +463,7 @@ fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<
         let loss = model.loss(&bytes, &bytes)?;
         wait()?;
         let forward = began.elapsed();
-        let gradients = loss.backward()?;
+        let gradients = nn::backward(&loss)?;
         wait()?;
         let backward = began.elapsed() - forward;
         optimizer.borrow_mut().commit(&gradients)?;
@@ -471,7 +475,7 @@ fn language_model(memory: &DeviceMemory, name: &str) -> candle_headroom::Result<
         memory,
         name,
         Box::new(|| {
-            let gradients = model.loss(&bytes, &bytes)?.backward()?;
+            let gradients = nn::backward(&model.loss(&bytes, &bytes)?)?;
             let committed = optimizer.borrow_mut().commit(&gradients);
             committed.map(drop).map_err(candle_core::Error::wrap)
         }),

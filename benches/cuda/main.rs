@@ -345,7 +345,7 @@ fn main() -> Result<()> {
     layers::against_others(&memory)?;
     println!("outside the pool after all layers: {}", outside(&memory));
     drop(memory);
-    layers::without_events(&DeviceMemory::cuda(0).open()?)?;
+    layers::with_events(&DeviceMemory::cuda(0).event_tracking(true).open()?)?;
     layers::print_pytorchs();
     Ok(())
 }

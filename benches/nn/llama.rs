@@ -349,9 +349,8 @@ impl Layers for Lean {
 
     fn attend(tables: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let (samples, time, heads, size) = q.dims4()?;
-        let rotate =
-            |x: &Tensor| nn::rotary_emb::rope_i(&x.transpose(1, 2)?, &tables.cos, &tables.sin);
-        let (q, k) = (rotate(q)?, rotate(k)?);
+        let (q, k) = (q.transpose(1, 2)?, k.transpose(1, 2)?);
+        let (q, k) = nn::rotary_emb::rope_i_both(&q, &k, &tables.cos, &tables.sin)?;
         let mixed = nn::attention(
             &q,
             &k,

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom::nn::{
-    Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
-    linear, recompute,
+    Activation, Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding,
+    layer_norm, linear, ops, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -105,17 +105,20 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = (x + self.attend(&self.attention_norm.forward(x)?)?)?;
-        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?.relu()?;
-        x + self.down.forward(&hidden)?
+        let x = ops::add(x, &self.attend(&self.attention_norm.forward(x)?)?)?;
+        let hidden = self.up.forward(&self.mlp_norm.forward(&x)?)?;
+        let hidden = Activation::Relu.forward(&hidden)?;
+        ops::add(&x, &self.down.forward(&hidden)?)
     }
 
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
         let (samples, time, width) = x.dims3()?;
         let qkv = self.qkv.forward(x)?;
-        let qkv = qkv.reshape((samples, time, 3, self.heads, width / self.heads))?;
+        let heads = self.heads;
+        let qkv = qkv.reshape((samples, time, 3 * heads, width / heads))?;
         // Views: nothing is copied.
-        let part = |i| qkv.narrow(2, i, 1)?.squeeze(2)?.transpose(1, 2);
+        let qkv = qkv.transpose(1, 2)?;
+        let part = |i| qkv.narrow(1, i * heads, heads);
         let causal = Attention::default().causal();
         let mixed = attention(&part(0)?, &part(1)?, &part(2)?, &causal)?;
         let mixed = mixed.transpose(1, 2)?.reshape((samples, time, width))?;

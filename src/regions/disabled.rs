@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::Tensor;
+use candle_core::backprop::GradStore;
+
 use crate::error::MemoryReading;
 use crate::memory::DeviceMemory;
 
@@ -62,4 +65,9 @@ pub(crate) fn frozen<T>(work: impl FnOnce() -> T) -> T {
 #[inline]
 pub(crate) fn watch<T>(_: bool, work: impl FnOnce() -> T) -> (T, Watched) {
     (work(), Watched::default())
+}
+
+#[inline]
+pub(crate) fn backward(loss: &Tensor) -> candle_core::Result<GradStore> {
+    loss.backward()
 }

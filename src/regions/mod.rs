@@ -12,6 +12,7 @@ use crate::memory::DeviceMemory;
 use crate::nn::scope::{self, Guard};
 use crate::testing;
 
+pub(crate) use crate::nn::backward;
 pub(crate) use crate::nn::scope::{Held, Watched, frozen, watch};
 pub(crate) use crate::nn::seeded;
 

@@ -13,6 +13,7 @@ use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
 use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost, invalid};
 use crate::optim::{Commit, Committed, Parameter};
+use crate::regions::backward;
 use crate::testing;
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
@@ -352,7 +353,7 @@ impl<O: Commit> GradientAccumulator<O> {
             if times != 1. {
                 scaled = (scaled * times)?;
             }
-            let mut store = scaled.backward()?;
+            let mut store = backward(&scaled)?;
             // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
             let own = self.slots.vars().map(|var| store.remove(var));
             gradients = own.map(|gradient| Some(gradient?.detach())).collect();

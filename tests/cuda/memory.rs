@@ -92,12 +92,29 @@ fn a_second_opening_shares_or_is_refused() {
         error.contains("Growth::OnDemand, not Preallocate"),
         "{error}"
     );
+    let error = memory_error(open().event_tracking(true).open().unwrap_err());
+    assert!(
+        error.contains("open already without event tracking"),
+        "{error}"
+    );
     assert_eq!(memory.limit(), Some(256 * MIB));
 
     // With other settings once all handles are dropped.
     drop(memory);
-    let memory = open().growth(Growth::ReturnAtSync).open().unwrap();
+    let memory = open()
+        .growth(Growth::ReturnAtSync)
+        .event_tracking(true)
+        .open()
+        .unwrap();
     assert_eq!(memory.limit(), None);
+    assert!(
+        memory
+            .device()
+            .as_cuda_device()
+            .unwrap()
+            .is_event_tracking()
+    );
+    assert!(open().event_tracking(true).open().is_ok());
 }
 
 #[test]

@@ -225,28 +225,41 @@ fn a_limit_that_is_lowered_and_raised_again() {
     assert!(grown, "it grows back");
 }
 
-/// candle's device on its own stream tracks uses, so dropping a tensor binds the context on any thread.
+/// Memory is freed on the device's own stream, which needs no context. Where a driver asks for one all the same, uses are tracked, which
+/// binds it.
 #[test]
 fn tensors_dropped_on_foreign_threads_do_not_leak() {
     let Some((gpu, simulator)) = simulated(4) else {
         return;
     };
-    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
-    let before = simulator.counters();
-    let in_use = memory.in_use();
-    let tensors: Vec<_> = (0..16).map(|_| bytes(&memory, MIB).unwrap()).collect();
-    let workers = tensors
-        .into_iter()
-        .map(|tensor| std::thread::spawn(|| drop(tensor)));
-    workers.for_each(|worker| worker.join().unwrap());
-    assert_eq!(memory.in_use(), in_use);
-    assert_eq!(simulator.counters().refused_frees, before.refused_frees);
-    assert_eq!(simulator.counters().live_bytes, before.live_bytes);
+    for needs_context in [true, false] {
+        simulator.set_frees_need_context(needs_context);
+        let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+        let cuda = memory.device().as_cuda_device().unwrap();
+        assert_eq!(cuda.is_event_tracking(), needs_context);
+        let before = simulator.counters();
+        let in_use = memory.in_use();
+        let tensors: Vec<_> = (0..16).map(|_| bytes(&memory, MIB).unwrap()).collect();
+        let workers = tensors
+            .into_iter()
+            .map(|tensor| std::thread::spawn(|| drop(tensor)));
+        workers.for_each(|worker| worker.join().unwrap());
+        assert_eq!(memory.in_use(), in_use);
+        assert_eq!(simulator.counters().refused_frees, before.refused_frees);
+        assert_eq!(simulator.counters().live_bytes, before.live_bytes);
+        // No error waits for the next call.
+        cuda.cuda_stream().context().check_err().unwrap();
+
+        // The last handle of the device goes on such a thread too.
+        let tensor = bytes(&memory, MIB).unwrap();
+        drop(memory);
+        std::thread::spawn(|| drop(tensor)).join().unwrap();
+        assert_eq!(simulator.counters().refused_frees, before.refused_frees);
+    }
 
     // A device as candle creates it by default does leak.
     let plain = Device::new_cuda(gpu.ordinal).unwrap();
     simulator.reset_counters();
-    drop(memory);
     let tensor = Tensor::zeros(1 << 20, DType::U8, &plain).unwrap();
     std::thread::spawn(|| drop(tensor)).join().unwrap();
     assert_eq!(

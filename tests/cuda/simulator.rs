@@ -133,6 +133,11 @@ impl Simulator {
         control!(simulated_cuda_set_pools_supported(self.device => i32, supported => bool) -> i32);
     }
 
+    /// Whether a thread without a context cannot free memory, even on a stream of its own.
+    pub fn set_frees_need_context(self, need: bool) {
+        control!(simulated_cuda_set_frees_need_context(self.device => i32, need => bool) -> i32);
+    }
+
     pub fn set_honours_max_size(self, honours: bool) {
         control!(simulated_cuda_set_honours_max_size(self.device => i32, honours => bool) -> i32);
     }

@@ -23,6 +23,9 @@ use crate::llama::{Composition, Lean, Llama, TINY_15M};
 use crate::support::parameters::{Parameters, transformer};
 use driver::Counts;
 
+/// The transformer with an event for each use of a tensor.
+const WITH_EVENTS: &str = "language_model_with_events";
+
 /// Whether `--counts` asks for counts in the place of times.
 pub fn are_asked_for() -> bool {
     std::env::args().any(|argument| argument == "--counts")
@@ -98,6 +101,14 @@ impl Kind {
         match self {
             Self::Ours => "ours",
             Self::Candles => "candle",
+        }
+    }
+
+    /// As this crate's trainers compute gradients, or as candle does.
+    fn backward(self, loss: &Tensor) -> Result<GradStore> {
+        match self {
+            Self::Ours => nn::backward(loss),
+            Self::Candles => loss.backward(),
         }
     }
 
@@ -177,7 +188,7 @@ impl Table {
         let vars = vars.map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
         let is_updated = !vars.is_empty();
         let mut update = is_updated.then(|| kind.update(vars)).transpose()?;
-        let gradients = warm.backward()?;
+        let gradients = kind.backward(&warm)?;
         if let Some(update) = &mut update {
             update.run(&gradients)?;
         }
@@ -188,7 +199,7 @@ impl Table {
             let loss = loss()?;
             let recorded = loss.sorted_nodes().into_iter();
             nodes = recorded.filter(|node| !node.is_variable()).count();
-            let gradients = loss.backward()?;
+            let gradients = kind.backward(&loss)?;
             // Without an update they are freed here.
             Ok(is_updated.then_some(gradients))
         });
@@ -231,8 +242,13 @@ impl Table {
             println!("figure: cuda/{name} = {number:.1} {unit}");
         };
         let model = |count| self.get("language_model", count);
-        let calls = model("driver_calls") / model("graph_nodes");
-        figure("driver_calls_per_recorded_op", calls, "calls");
+        for (case, name) in [
+            ("language_model", "driver_calls_per_recorded_op"),
+            (WITH_EVENTS, "driver_calls_per_recorded_op_with_events"),
+        ] {
+            let calls = self.get(case, "driver_calls") / self.get(case, "graph_nodes");
+            figure(name, calls, "calls");
+        }
         figure("add_launches_10m", model("adds"), "launches");
         figure("scalar_add_launches_10m", model("scalar_adds"), "launches");
         figure("graph_nodes_10m", model("graph_nodes"), "nodes");
@@ -240,9 +256,9 @@ impl Table {
         figure("host_waits_per_step", waits, "waits");
         let chained = self.get("chain_64", "driver_calls") - self.get("chain_32", "driver_calls");
         figure("driver_calls_per_chained_op", chained / 32., "calls");
-        // Attention alone has the same sum behind it, and three Vars before it, to which candle adds the gradients.
+        // Attention alone has the same sum behind it.
         let but_scalar_adds = |case| self.get(case, "launches") - self.get(case, "scalar_adds");
-        let attention = but_scalar_adds("llama_attention") - 3.;
+        let attention = but_scalar_adds("llama_attention");
         let name = "launches_llama_layer_forward_backward";
         let all = self.get("llama_layer", "launches");
         figure(&format!("{name}_total"), all, "launches");
@@ -334,6 +350,12 @@ pub fn print() -> candle_headroom::Result<()> {
         table.update(case, Kind::Ours, device, &shapes)?;
         table.update(case, Kind::Candles, device, &shapes)?;
     }
+    drop(memory);
+    let memory = DeviceMemory::cuda(0).event_tracking(true).open()?;
+    let models = LanguageModels::new(memory.device(), LanguageModels::LARGE)?;
+    table.step(WITH_EVENTS, Kind::Ours, Trained::All, &|| {
+        models.ours.loss(&models.bytes, &models.bytes)
+    })?;
     table.print_figures();
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/cuda/counts.tsv");

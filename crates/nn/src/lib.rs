@@ -107,6 +107,7 @@ pub use conv::{
     conv_transpose2d, conv_transpose2d_no_bias, conv1d, conv1d_no_bias, conv2d, conv2d_no_bias,
 };
 pub use embedding::{Embedding, embedding};
+pub use graph::backward;
 pub use group_norm::{GroupNorm, group_norm};
 #[doc(hidden)]
 pub use kernel::IndexRangeError;

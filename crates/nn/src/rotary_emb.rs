@@ -6,6 +6,13 @@
 use candle_core::{D, Result, Tensor, bail};
 
 use super::graph::{Backward, Gradients, record, record_lean};
+#[cfg(feature = "cuda")]
+use super::graph::{Gradient, Mail, operation};
+#[cfg(feature = "cuda")]
+use super::kernel::{
+    cuda::{Turn, rotate_both},
+    dense,
+};
 use super::kernel::{in_range, sum_type};
 
 /// Rotates element i together with i + d/2.
@@ -32,6 +39,74 @@ use super::kernel::{in_range, sum_type};
 /// If the shapes or types do not match, or the type is not f64, f32, f16 or bf16.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Rotation::Halves.rotate(xs, cos, sin)
+}
+
+/// [`rope`] of queries and keys, in one launch on CUDA. They may differ in their number of heads.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_both;
+///
+/// let angles = Tensor::new(&[[0f32, 0.], [1., 0.1]], &Device::Cpu)?; // [time, d / 2]
+/// let (cos, sin) = (angles.cos()?, angles.sin()?);
+/// let q = Tensor::randn(0f32, 1., (1, 4, 2, 4), &Device::Cpu)?; // [batch, heads, time, d]
+/// let k = q.narrow(1, 0, 2)?; // 2 key heads
+/// let (q, k) = rope_both(&q, &k, &cos, &sin)?;
+/// assert_eq!((q.dims(), k.dims()), (&[1, 4, 2, 4][..], &[1, 2, 2, 4][..]));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_both(q: &Tensor, k: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<(Tensor, Tensor)> {
+    Rotation::Halves.rotate_both(q, k, cos, sin)
+}
+
+/// [`rope_i`] of queries and keys, as [`rope_both`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_i_both;
+///
+/// let cos = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?; // angles of 90° and 0°: [time, d / 2]
+/// let sin = Tensor::new(&[[1f32, 0.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 1, 1, 4))?; // [batch, heads, time, d]
+/// let (q, k) = rope_i_both(&x, &x.neg()?, &cos, &sin)?;
+/// assert_eq!(q.flatten_all()?.to_vec1::<f32>()?, [-2., 1., 3., 4.]); // turns (1, 2), and not (3, 4)
+/// assert_eq!(k.flatten_all()?.to_vec1::<f32>()?, [2., -1., -3., -4.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_i_both(q: &Tensor, k: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<(Tensor, Tensor)> {
+    Rotation::Neighbours.rotate_both(q, k, cos, sin)
+}
+
+/// [`rope_thd`] of queries and keys of (batch, time, heads, d), as [`rope_both`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::rotary_emb::rope_thd_both;
+///
+/// let cos = Tensor::new(&[[1f32], [0.]], &Device::Cpu)?; // angles of 0° and 90°: [time, d / 2]
+/// let sin = Tensor::new(&[[0f32], [1.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 2., 3., 4.], &Device::Cpu)?.reshape((1, 2, 1, 2))?; // [batch, time, heads, d]
+/// let (q, k) = rope_thd_both(&x, &x.neg()?, &cos, &sin)?;
+/// assert_eq!(q.flatten_all()?.to_vec1::<f32>()?, [1., 2., -4., 3.]); // turns the second position
+/// assert_eq!(k.flatten_all()?.to_vec1::<f32>()?, [-1., -2., 4., -3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_thd_both(
+    q: &Tensor,
+    k: &Tensor,
+    cos: &Tensor,
+    sin: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    Rotation::HalvesTimeFirst.rotate_both(q, k, cos, sin)
 }
 
 /// Rotates element 2i together with 2i + 1; else as [`rope`].
@@ -173,6 +248,104 @@ impl Rotation {
         record(self.name(), [xs, cos, sin], ys, move |given| {
             self.backward(given)
         })
+    }
+
+    fn rotate_both(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        cos: &Tensor,
+        sin: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        #[cfg(feature = "cuda")]
+        if let Some(both) = self.at_once([q, k], cos, sin)? {
+            return Ok(both);
+        }
+        Ok((self.rotate(q, cos, sin)?, self.rotate(k, cos, sin)?))
+    }
+
+    /// Both by one kernel; `None` on another device, or where they are no pair: one alone leads to Vars, or the tables do.
+    #[cfg(feature = "cuda")]
+    fn at_once(
+        self,
+        tensors: [&Tensor; 2],
+        cos: &Tensor,
+        sin: &Tensor,
+    ) -> Result<Option<(Tensor, Tensor)>> {
+        let [q, k] = tensors;
+        let ends = |x: &Tensor| {
+            Result::Ok((
+                x.dtype(),
+                x.dim(0)?,
+                x.dim(self.time_and_heads().0)?,
+                x.dim(3)?,
+            ))
+        };
+        let is_pair = q.device().is_cuda()
+            && q.device().same_device(k.device())
+            && (q.rank(), k.rank()) == (4, 4)
+            && ends(q)? == ends(k)?
+            && q.dim(3)? % 2 == 0
+            && [q, k].iter().all(|x| x.elem_count() > 0)
+            && q.track_op() == k.track_op()
+            && [cos, sin].iter().all(|table| {
+                let fits = table.dtype() == q.dtype() && table.device().same_device(q.device());
+                fits && !table.track_op()
+            });
+        if !is_pair {
+            return Ok(None);
+        }
+        let tables = [self.table(q, cos, sin)?, self.table(q, sin, cos)?];
+        let tables = [
+            dense(self.name(), &tables[0])?,
+            dense(self.name(), &tables[1])?,
+        ];
+        let turn = move |tensors: [&Tensor; 2], back| {
+            let turn = Turn {
+                neighbours: matches!(self, Self::Neighbours),
+                time_first: matches!(self, Self::HalvesTimeFirst),
+                back,
+            };
+            let [q, k] = tensors;
+            let (q, k) = (
+                dense(self.name(), &q.detach())?,
+                dense(self.name(), &k.detach())?,
+            );
+            rotate_both(
+                &turn,
+                q.device().as_cuda_device()?,
+                tables.each_ref(),
+                [&q, &k],
+            )
+        };
+        let both = turn(tensors, false)?;
+        if !q.track_op() {
+            return Ok(Some(both.into()));
+        }
+        let backward = move |arrived: Mail, _: &[Tensor]| {
+            let mut arrived = arrived.into_iter().map(|gradient| Some(gradient?.tensor));
+            let (of_q, of_k) = (arrived.next().flatten(), arrived.next().flatten());
+            let (q, k) = (
+                of_q.as_ref().or(of_k.as_ref()),
+                of_k.as_ref().or(of_q.as_ref()),
+            );
+            let Some((q, k)) = q.zip(k) else {
+                return Ok(Mail::new());
+            };
+            // The gradient of one alone is rotated twice.
+            let [dq, dk] = turn([q, k], true)?;
+            let (dq, dk) = (of_q.as_ref().map(|_| dq), of_k.as_ref().map(|_| dk));
+            Ok(vec![dq.map(Gradient::alone), dk.map(Gradient::alone)])
+        };
+        let outputs = operation(
+            self.name(),
+            &tensors,
+            both.into(),
+            false,
+            Box::new(backward),
+        )?;
+        let mut outputs = outputs.into_iter();
+        Ok(outputs.next().zip(outputs.next()))
     }
 
     /// The part of a table that `xs` needs, with a batch dimension if the other table has one.

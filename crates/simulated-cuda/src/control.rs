@@ -83,6 +83,16 @@ pub extern "C" fn simulated_cuda_set_pools_supported(device: u32, supported: boo
     })
 }
 
+/// Sets whether a thread without a context cannot free memory on a created stream, which CUDA's documentation allows. On a default stream
+/// it never can.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_frees_need_context(device: u32, need: bool) -> i32 {
+    with(device, |device| {
+        device.frees_need_context = need;
+        Ok(())
+    })
+}
+
 /// Sets whether the driver enforces the `maxSize` of pools, which it accepts in either case.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_honours_max_size(device: u32, honours: bool) -> i32 {

@@ -129,16 +129,26 @@ fn copies_stay_within_allocations_and_fresh_memory_is_poisoned() {
 }
 
 #[test]
-fn a_thread_without_a_context_cannot_free() {
+fn a_thread_without_a_context_frees_on_a_created_stream_alone() {
     let bench = Bench::new();
     let (stream, context) = (stream(), bench.context);
     let block = allocate(default_pool(), 100, stream);
+    std::thread::spawn(move || assert_eq!(cuMemFreeAsync(block, stream), 0))
+        .join()
+        .unwrap();
+    assert_eq!(counters().live_allocations, 0);
+
+    let block = allocate(default_pool(), 100, stream);
     std::thread::spawn(move || {
+        assert_eq!(cuMemFreeAsync(block, 0), 201);
+        assert_eq!(counters().refused_frees, 1);
+        assert_eq!(simulated_cuda_set_frees_need_context(0, true), 0);
         assert_eq!(cuMemFreeAsync(block, stream), 201);
+        assert_eq!(simulated_cuda_set_frees_need_context(0, false), 0);
         assert_eq!(counters().live_allocations, 1);
         assert_eq!(
             (counters().refused_frees, counters().invalid_context_calls),
-            (1, 1)
+            (2, 2)
         );
         assert_eq!(cuCtxSetCurrent(context), 0);
         assert_eq!(cuMemFreeAsync(block, stream), 0);

@@ -93,9 +93,19 @@ fn put(batch: &mut impl Tensors, load: &mut Option<Box<dyn Load>>, device: &Devi
         *load = None;
     }
     for tensor in tensors {
-        if !tensor.device().same_device(device) {
-            *tensor = tensor.to_device(device)?;
+        if tensor.device().same_device(device) {
+            continue;
         }
+        let is_between_gpus = tensor.device().is_cuda() && device.is_cuda();
+        // Nothing else orders the copy after what writes the tensor, and before its memory is used again.
+        if is_between_gpus {
+            tensor.device().synchronize()?;
+        }
+        let moved = tensor.to_device(device)?;
+        if is_between_gpus {
+            device.synchronize()?;
+        }
+        *tensor = moved;
     }
     Ok(())
 }

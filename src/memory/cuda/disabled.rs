@@ -3,7 +3,7 @@ use candle_core::{Device, Tensor};
 use crate::error::{Result, invalid};
 use crate::memory::{DeviceMemory, Growth, Limit};
 
-pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<DeviceMemory> {
+pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit, _: bool) -> Result<DeviceMemory> {
     Err(invalid!(
         Memory,
         "CUDA device {ordinal} cannot be opened: build candle-headroom with its feature `cuda`"

@@ -76,6 +76,9 @@ pub(crate) fn unmask(error: Error, device: &Device) -> Error {
 /// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile. Growth and limit can be
 /// combined, which TensorFlow refuses.
 ///
+/// Tensors of the device are used on its one stream, in the order of the calls, from any thread: see
+/// [`event_tracking`](Self::event_tracking) for what needs more.
+///
 /// ```no_run
 /// use candle_headroom::memory::Growth;
 /// use candle_headroom::{ByteSize, DeviceMemory};
@@ -91,6 +94,7 @@ pub struct CudaMemoryBuilder {
     ordinal: usize,
     growth: Option<Growth>,
     limit: Limit,
+    event_tracking: bool,
     /// Whether a build without `cuda` opens the host's memory.
     or_host: bool,
 }
@@ -115,6 +119,7 @@ impl DeviceMemory {
             ordinal,
             growth: None,
             limit: Limit::Unlimited,
+            event_tracking: false,
             or_host: false,
         }
     }
@@ -204,6 +209,27 @@ impl CudaMemoryBuilder {
         self
     }
 
+    /// Whether cudarc records each use of a tensor in events, for which other streams wait; false by default.
+    ///
+    /// On one stream nothing has to wait, and events are three quarters of what a step of small layers asks of the driver. Two kinds of
+    /// programs need them, because their tensors are used on a second stream: those that make streams of cudarc by themselves, and those
+    /// that copy a tensor to another candle device on a GPU (`to_device`) without `synchronize` before it. Loaders, checkpoints and
+    /// ranks of this crate do not.
+    ///
+    /// Without events a tensor that is dropped on a thread which has never used the device is freed without a context. CUDA's
+    /// documentation allows it, and opening tries it: where a driver refuses, events stay on.
+    ///
+    /// ```no_run
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let memory = DeviceMemory::cuda(0).event_tracking(true).open()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn event_tracking(mut self, event_tracking: bool) -> Self {
+        self.event_tracking = event_tracking;
+        self
+    }
+
     /// Opens the device's memory, or shares it if it is open and no other settings are given.
     ///
     /// ```no_run
@@ -222,7 +248,7 @@ impl CudaMemoryBuilder {
     pub fn open(self) -> Result<DeviceMemory> {
         match self.or_host && !cfg!(feature = "cuda") {
             true => DeviceMemory::host().limit(self.limit).open(),
-            false => open(self.ordinal, self.growth, self.limit),
+            false => open(self.ordinal, self.growth, self.limit, self.event_tracking),
         }
     }
 }

@@ -25,6 +25,7 @@ pub use setup::Setup;
 use super::coded::Form;
 use super::{Algorithm, Commit, GroupOptions, Moments, Parameter};
 use crate::error::{Remedy, Result, invalid};
+use crate::regions::backward;
 
 /// An optimizer that updates each parameter in one pass, all or none, without allocations. Aliases: [`AdamW`](crate::optim::AdamW),
 /// [`Adam`](crate::optim::Adam), [`Sgd`](crate::optim::Sgd) and [`Lion`](crate::optim::Lion).
@@ -291,7 +292,7 @@ impl<A: Algorithm> Optimizer for Fused<A> {
 
     /// Scales the loss by the loss scale before it differentiates it.
     fn backward_step(&mut self, loss: &Tensor) -> candle_core::Result<()> {
-        let gradients = self.scale_loss(loss)?.backward()?;
+        let gradients = backward(&self.scale_loss(loss)?)?;
         self.step(&gradients)
     }
 

@@ -65,6 +65,9 @@ pub fn cases() -> Vec<Case> {
         ours("activation_backward", activation_backward),
         ours("swiglu", swiglu),
         ours("swiglu_backward", swiglu_backward),
+        ours("silu_mul", silu_mul),
+        ours("silu_mul_backward", silu_mul_backward),
+        ours("rotate_both", rotate_both),
         ours("attention_weights", attention_weights),
         ours("attention_gradients", attention_gradients),
         ours("add_to_rows", add_to_rows),
@@ -167,6 +170,41 @@ fn activation(large: &Large) -> Result<()> {
     launch!(large, code("activation"), "activation_bf16", each_element(large.elements);
         &len, &SILU, &zero, &zero, &xs, &mut ys);
     large.expect_marks(&ys, silu)
+}
+
+/// Keys of all elements beside a pair of queries: neighbours by half a turn, whose cosine is -1.
+fn rotate_both(large: &Large) -> Result<()> {
+    let (q, k) = (large.full::<bf16>(&[1., 2.])?, large.marked::<bf16>()?);
+    let (mut yq, mut yk) = (
+        large.zeros::<bf16>(2)?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    let (cos, sin) = (large.full::<bf16>(&[-1.])?, large.full::<bf16>(&[0.])?);
+    let (pairs, one, on, off) = (large.elements as u64 / 2, 1u64, 1u32, 0u32);
+    launch!(large, code("rotary"), "rotate_both_bf16", each_element(large.elements / 2 + 1);
+        &one, &pairs, &one, &pairs, &one, &one, &on, &off, &off, &off, &cos, &sin, &q, &k, &mut yq, &mut yk);
+    large.expect_marks(&yk, |x| -x)
+}
+
+fn silu_mul(large: &Large) -> Result<()> {
+    let (gate, up) = (large.marked::<bf16>()?, large.marked::<bf16>()?);
+    let mut ys = large.zeros::<bf16>(large.elements)?;
+    let len = large.elements as u64;
+    launch!(large, code("gated"), "silu_mul_bf16", each_element(large.elements);
+        &len, &gate, &up, &mut ys);
+    large.expect_marks(&ys, |x| silu(x) * x)
+}
+
+fn silu_mul_backward(large: &Large) -> Result<()> {
+    let (gate, up) = (large.marked::<bf16>()?, large.marked::<bf16>()?);
+    let dys = large.marked::<bf16>()?;
+    let zeros = || large.zeros::<bf16>(large.elements);
+    let (mut dgate, mut dup) = (zeros()?, zeros()?);
+    let len = large.elements as u64;
+    launch!(large, code("gated"), "silu_mul_backward_bf16", each_element(large.elements);
+        &len, &gate, &up, &dys, &mut dgate, &mut dup);
+    large.expect_marks(&dgate, |x| x * slope_of_silu(x) * x)?;
+    large.expect_marks(&dup, |x| silu(x) * x)
 }
 
 fn activation_backward(large: &Large) -> Result<()> {

@@ -41,6 +41,17 @@ fn swiglu_of_short_and_long_rows() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn gated_tensors() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    for shape in [&[1][..], &[3, 110], &[2, 3, 600]] {
+        let inputs = [(numbers(shape, 1) * 4.)?, numbers(shape, 2)];
+        agrees_on(&device, &|x| ops::silu_mul(&x[0], &x[1]), &inputs)?;
+    }
+    Ok(())
+}
+
 /// The values and the gradient, with ones as the gradient of the values, in f64.
 fn values_and_slopes(activation: Activation, xs: &Tensor) -> Result<[Vec<f64>; 2]> {
     let xs = Var::from_tensor(xs)?;

@@ -31,9 +31,6 @@ struct Bench {
 impl Bench {
     fn new(simulator: Simulator) -> Self {
         let memory = DeviceMemory::cuda(ORDINAL).open().unwrap();
-        // Where the creation of a tensor's events fails, cudarc leaks its memory.
-        // SAFETY: tensors are used on one stream, apart from a loader's copies, which wait by themselves.
-        unsafe { context(&memory).disable_event_tracking() };
         let expected: Result<_, _> = samples(24).batch(4).build().unwrap().collect();
         simulator.reset_counters();
         Self {

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
@@ -34,7 +35,7 @@ pub struct Sample {
 
 impl Sample {
     fn after(given: usize, tokens: Vec<u32>) -> Self {
-        let learned = vec![given..tokens.len()];
+        let learned = iter::once(given..tokens.len()).collect();
         Self { tokens, learned }
     }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
-use candle_headroom::nn::rotary_emb::rope_thd;
+use candle_headroom::nn::rotary_emb::rope_thd_both;
 use candle_headroom::nn::{
     Attention, Init, Linear, Module, RmsNorm, VarBuilder, attention, linear_b, linear_no_bias, ops,
     rms_norm,
@@ -177,9 +177,8 @@ impl Block {
         if let Some([of_q, of_k]) = &self.head_norms {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
-        let q = rope_thd(&q, cos, sin)?.transpose(1, 2)?;
-        let k = rope_thd(&k, cos, sin)?.transpose(1, 2)?;
-        let v = v.transpose(1, 2)?;
+        let (q, k) = rope_thd_both(&q, &k, cos, sin)?;
+        let (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?);
         let (k, v) = match cache {
             None => (k, v),
             Some(cache) => cache.append(&k, &v)?,

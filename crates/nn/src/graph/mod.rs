@@ -4,20 +4,24 @@
 //! gradients to each other; candle sees scalars, and allocates no tensors of zeros for sums. A backward pass that fails leaves nothing
 //! behind that a later one would find.
 
+mod gradient;
 mod mailbox;
 mod node;
 mod operation;
 mod origin;
+mod pass;
 
 #[cfg(test)]
 mod tests;
 
 use candle_core::{Error, Result, Storage, Tensor};
 
-use mailbox::address;
-pub use mailbox::{Gradient, Mail, within_pass};
+pub use gradient::Gradient;
+use gradient::address;
+pub use mailbox::Mail;
 pub use operation::operation;
 use origin::unshared;
+pub use pass::backward;
 
 /// What a backward pass is given. All tensors are detached.
 pub struct Backward<const N: usize> {
@@ -148,7 +152,7 @@ fn mail<const N: usize>(
         let storage = address(&tensor);
         // Once for itself.
         let is_alone = others.iter().filter(|other| **other == storage).count() == 1;
-        Some(Gradient { tensor, is_alone })
+        Some(Gradient::new(tensor, is_alone))
     });
     gradients.collect()
 }

@@ -16,13 +16,16 @@ use crate::kernel::cuda;
 /// What a forward pass returns.
 type Value = (Storage, Shape);
 
-/// Puts a value into the graph, or without one a scalar that means nothing. `backward` is given the arguments and the value's gradient, which
-/// means nothing for such a scalar, and returns a gradient for each argument.
+/// Puts a value into the graph, or without one a scalar that means nothing. `backward` is given the arguments, the node itself and the value's
+/// gradient, which means nothing for such a scalar, and returns a gradient for each argument; `None` if candle shall add nothing.
 pub fn node(
     name: &'static str,
     arguments: &[Tensor],
     value: Option<Value>,
-    backward: impl Fn(&[&Tensor], &Tensor) -> Result<Vec<Tensor>> + Send + Sync + 'static,
+    backward: impl Fn(&[&Tensor], &Tensor, &Tensor) -> Result<Vec<Option<Tensor>>>
+    + Send
+    + Sync
+    + 'static,
 ) -> Result<Tensor> {
     let node = Node {
         name,
@@ -40,8 +43,9 @@ pub fn node(
     }
 }
 
-/// Given the arguments and the value's gradient, a gradient for each argument.
-type HandOn = Box<dyn Fn(&[&Tensor], &Tensor) -> Result<Vec<Tensor>> + Send + Sync>;
+/// Given the arguments, the node and the value's gradient, a gradient for each argument.
+type HandOn =
+    Box<dyn Fn(&[&Tensor], &Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync>;
 
 /// One type for all closures, so that it is compiled once.
 struct Node {
@@ -113,11 +117,11 @@ macro_rules! operation {
                 }
             }
 
-            fn bwd(&self, $($input: &Tensor,)+ _: &Tensor, gradient: &Tensor) -> Result<$gradients> {
-                let mut gradients = (self.backward)(&[$($input),+], gradient)?.into_iter();
+            fn bwd(&self, $($input: &Tensor,)+ node: &Tensor, gradient: &Tensor) -> Result<$gradients> {
+                let mut gradients = (self.backward)(&[$($input),+], node, gradient)?.into_iter();
                 Ok(($({
                     let _ = $input;
-                    gradients.next()
+                    gradients.next().flatten()
                 }),+))
             }
         }

@@ -11,9 +11,11 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor};
 
-use super::mailbox::{Gradient, Mail, Mailbox};
+use super::gradient::Gradient;
+use super::mailbox::{Mail, Mailbox};
 use super::node::node;
 use super::origin::{Origin, View};
+use super::pass::keep;
 
 /// candle's operations have at most this many arguments.
 const MOST: usize = 3;
@@ -92,26 +94,27 @@ fn link(name: &'static str, sources: &[&Tensor], backward: HandOn) -> Result<Lin
     }
     let mailbox = Arc::<Mailbox>::default();
     let received = Arc::clone(&mailbox);
-    let scalar = node(name, &arguments, None, move |arguments, _| {
+    let scalar = node(name, &arguments, None, move |arguments, link, _| {
         let mut gradients = backward(received.take()?)?.into_iter();
         let ways = ways.iter().zip(arguments);
-        ways.map(|(to, argument)| to.hand_on(argument, &mut gradients))
+        ways.map(|(to, argument)| to.hand_on(link, argument, &mut gradients))
             .collect()
     })?;
     Ok(Link { scalar, mailbox })
 }
 
 impl To {
-    /// Takes what belongs here, and returns what candle takes as the gradient of the argument.
+    /// Takes what belongs here, and returns what candle takes as the gradient of the argument of `link`.
     fn hand_on(
         &self,
+        link: &Tensor,
         argument: &Tensor,
         gradients: &mut impl Iterator<Item = Option<Gradient>>,
-    ) -> Result<Tensor> {
+    ) -> Result<Option<Tensor>> {
         match self {
             Self::Argument => match gradients.next().flatten() {
-                Some(gradient) => Ok(gradient.tensor),
-                None => argument.zeros_like(),
+                Some(gradient) => keep(link, argument, gradient),
+                None => Ok(Some(argument.zeros_like()?)),
             },
             Self::Origin(mailbox, place, view) => {
                 let gradient = gradients.next().flatten();

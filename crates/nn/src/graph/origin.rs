@@ -12,7 +12,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
 use parking_lot::Mutex;
 
-use super::mailbox::{Gradient, Mailbox, address};
+use super::gradient::{Gradient, Part, address};
+use super::mailbox::Mailbox;
 use super::node::node;
 use crate::kernel::{InPlace, in_place};
 
@@ -31,7 +32,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of a tensor, if it is an output of a recorded operation or a view of all of one.
+    /// The origin of a tensor, if it is an output of a recorded operation or a view of one.
     pub fn of(tensor: &Tensor) -> Option<(Arc<Self>, View)> {
         if !tensor.track_op() || tensor.is_variable() {
             return None;
@@ -59,7 +60,7 @@ impl Origin {
         let value = Some((take_storage(output)?, shape));
         let held = Arc::clone(&origin);
         // Hands on what candle's operations add up.
-        let hand_on = move |_: &[&Tensor], gradient: &Tensor| -> Result<Vec<Tensor>> {
+        let hand_on = move |_: &[&Tensor], _: &Tensor, gradient: &Tensor| {
             let gradient = Gradient::alone(gradient.detach());
             let scalar = held.mailbox.leave(&held.link, [(held.place, gradient)])?;
             Ok(vec![scalar])
@@ -81,37 +82,54 @@ impl Drop for Origin {
     }
 }
 
-/// A view that shows each element of a contiguous tensor once: by any number of reshapes and permutations.
+/// A view that shows each element of a contiguous tensor, or of a part of one, once: by any number of reshapes and permutations, and by `narrow`
+/// along one dimension.
 pub struct View {
     /// The dimensions in the order in which they lie in memory.
     order: Vec<usize>,
     whole: Shape,
+    part: Option<Part>,
 }
 
 impl View {
     /// The layout of a tensor that shares the storage of a contiguous one of this shape, which begins at its start. `None` if it
-    /// shows a part, or an element twice.
+    /// shows a part of more than one dimension, or an element twice.
     fn new(layout: &Layout, whole: &Shape) -> Option<Self> {
         let extents: Vec<_> = layout.dims().iter().zip(layout.stride()).collect();
         let mut order: Vec<_> = extents.iter().copied().enumerate().collect();
         // The stride of a dimension of length 1 means nothing.
         order.sort_by_key(|&(_, (len, stride))| (*len > 1, Reverse(*stride)));
-        let dense = order.iter().rev().try_fold(1, |step, (_, (len, stride))| {
-            (**len <= 1 || **stride == step).then_some(step * *len)
-        });
-        let is_whole = dense == Some(whole.elem_count()) && layout.start_offset() == 0;
-        (is_whole && whole.elem_count() > 0).then(|| Self {
+        let (all, start) = (whole.elem_count(), layout.start_offset());
+        // Elements without a gap before the next dimension, and those of the first gap with them.
+        let (mut dense, mut part) = (1, None);
+        let shown = order.iter().rev().filter(|(_, (len, _))| **len > 1);
+        let periods = shown.map(|(_, (len, stride))| (**stride, **len));
+        for (period, len) in periods.chain([(all, 1)]) {
+            if period != dense {
+                if part.is_some() || start + dense > period {
+                    return None;
+                }
+                let len = dense;
+                part = Some(Part { period, start, len });
+            }
+            dense = period * len;
+        }
+        let is_shown = layout.shape().elem_count() > 0 && (part.is_some() || start == 0);
+        is_shown.then(|| Self {
             order: order.into_iter().map(|(dim, _)| dim).collect(),
             whole: whole.clone(),
+            part,
         })
     }
 
     /// A gradient of the view as one of the tensor.
-    pub fn back(&self, Gradient { tensor, is_alone }: Gradient) -> Result<Gradient> {
-        let tensor = tensor
-            .permute(self.order.as_slice())?
-            .reshape(&self.whole)?;
-        Ok(Gradient { tensor, is_alone })
+    pub fn back(&self, gradient: Gradient) -> Result<Gradient> {
+        let tensor = gradient.tensor.permute(self.order.as_slice())?;
+        let of = |tensor| Gradient::new(tensor, gradient.is_alone);
+        match self.part {
+            Some(part) => Ok(of(tensor).of_part(part, self.whole.clone())),
+            None => Ok(of(tensor.reshape(&self.whole)?)),
+        }
     }
 }
 

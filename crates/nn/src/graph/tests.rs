@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result, Tensor, Var};
 
-use super::mailbox::{Gradient, Mail, Mailbox, address, within_pass};
+use super::gradient::{Gradient, address};
+use super::mailbox::{Mail, Mailbox};
 use super::operation::operation;
 use super::origin::Origin;
-use super::record;
+use super::pass::within;
+use super::{backward, record};
 
 /// The input as its own function.
 fn identity(xs: &Tensor) -> Result<Tensor> {
@@ -163,15 +165,63 @@ fn a_gradient_arrives_in_its_own_storage() -> Result<()> {
     Ok(())
 }
 
+/// candle adds nothing to the gradient of a Var, and what other operations give is added to it.
+#[test]
+fn a_pass_of_ours_hands_gradients_to_vars() -> Result<()> {
+    let (x, y) = (var([1., -2., 3.])?, var([2., 1., -1.])?);
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let loss = tangle(&x, &y, &calls)?;
+    let expected = loss.backward()?;
+    for _ in 0..2 {
+        let found = backward(&loss)?;
+        assert_eq!(found.get_ids().count(), 2);
+        for var in [&x, &y] {
+            assert_eq!(gradient(&found, var)?, gradient(&expected, var)?);
+        }
+    }
+
+    let sent = Arc::new(AtomicUsize::new(0));
+    let note = Arc::clone(&sent);
+    let root = record("root", [x.as_tensor()], x.sqr()?.detach(), move |given| {
+        let gradient = (given.gradient * &given.inputs[0])?;
+        note.store(address(&gradient).addr(), Relaxed);
+        Ok([Some(gradient)])
+    })?;
+    let store = backward(&root.sum_all()?)?;
+    let of_x = store.get(&x).expect("a gradient");
+    assert_eq!(address(of_x).addr(), sent.load(Relaxed));
+
+    // What fails leaves nothing for the next pass.
+    calls.store(2, Relaxed);
+    assert!(backward(&loss).is_err());
+    calls.store(usize::MAX, Relaxed);
+    assert_eq!(gradient(&backward(&loss)?, &x)?, gradient(&expected, &x)?);
+    Ok(())
+}
+
+/// A program's own operation may differentiate another graph in its backward pass: candle has those gradients, also of the same Vars.
+#[test]
+fn a_pass_within_ours_is_candles() -> Result<()> {
+    let (x, y) = (var([1., -2., 3.])?, var([2., 1., -1.])?);
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let (of_x, of_calls) = (x.clone(), Arc::clone(&calls));
+    let outer = record("outer", [y.as_tensor()], y.detach(), move |given| {
+        let inner = product(&of_x, &of_x, &of_calls)?.sum_all()?.backward()?;
+        assert_eq!(gradient(&inner, &of_x)?, [2., -4., 6.]);
+        Ok([Some(given.gradient)])
+    })?;
+    let store = backward(&product(&outer, &x, &calls)?.sum_all()?)?;
+    assert_eq!(gradient(&store, &x)?, [2., 1., -1.]);
+    assert_eq!(gradient(&store, &y)?, [1., -2., 3.]);
+    Ok(())
+}
+
 #[test]
 fn sums_change_only_what_is_alone() -> Result<()> {
     let of = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
         let (a, b) = (of([1., 2.])?, of([10., 20.])?);
-        let given = |tensor: &Tensor, is_alone| Gradient {
-            tensor: tensor.clone(),
-            is_alone,
-        };
+        let given = |tensor: &Tensor, is_alone| Gradient::new(tensor.clone(), is_alone);
         let sum = given(&a, first).plus(given(&b, second))?;
         assert!(sum.is_alone);
         assert_eq!(sum.tensor.to_vec1::<f32>()?, [11., 22.]);
@@ -267,13 +317,13 @@ fn origins_are_forgotten_with_their_outputs() -> Result<()> {
         output.clone(),
         output.reshape((3, 1))?,
         output.unsqueeze(0)?.t()?,
+        output.narrow(0, 1, 2)?,
     ] {
         assert!(Origin::of(&view).is_some());
         assert!(Origin::of(&view.detach()).is_none());
     }
     let others = [
         x.as_tensor().clone(),
-        output.narrow(0, 0, 2)?,
         output.broadcast_as((2, 3))?,
         output.force_contiguous()?,
         (&output * 1.)?,
@@ -303,15 +353,48 @@ fn mail_lives_as_long_as_the_scalar_and_belongs_to_one_pass() -> Result<()> {
     drop(leave(1.)?);
     assert_eq!(taken(), None);
     let held = (leave(2.)?, leave(3.)?);
-    let inner = within_pass(|| {
+    let (inner, _) = within(None, || {
         assert_eq!(taken(), None);
         let held = leave(7.)?;
         Ok::<_, Error>((taken(), held))
-    })?;
-    assert_eq!(inner.0, Some(vec![None, Some(7.)]));
+    });
+    assert_eq!(inner?.0, Some(vec![None, Some(7.)]));
     assert_eq!(taken(), Some(vec![None, Some(5.)]));
     assert_eq!(taken(), None);
     drop(held);
+    Ok(())
+}
+
+/// As of queries, keys and values from one product: each fills its part. What overlaps, or comes beside the whole, is added.
+#[test]
+fn gradients_of_parts_add_up() -> Result<()> {
+    let values = Tensor::arange(1f32, 25., &Device::Cpu)?.reshape((2, 6, 2))?;
+    let x = Var::from_tensor(&values)?;
+    let calls = Arc::new(AtomicUsize::new(usize::MAX));
+    let parts = [(0, 2), (2, 2), (4, 2), (3, 3), (0, 2)];
+    for count in 1..=parts.len() {
+        for with_whole in [false, true] {
+            let loss = |y: &Tensor, is_recorded: bool| -> Result<Tensor> {
+                let square = |part: &Tensor| match is_recorded {
+                    true => product(part, part, &calls)?.sum_all(),
+                    false => (part * part)?.sum_all(),
+                };
+                let parts = parts[..count].iter();
+                let parts = parts.map(|&(start, len)| square(&y.narrow(1, start, len)?));
+                let whole = with_whole.then(|| square(y));
+                let mut losses = parts.chain(whole);
+                let first = losses.next().expect("a part")?;
+                losses.try_fold(first, |sum, loss| sum + loss?)
+            };
+            let y = identity(&x)?;
+            let found = backward(&loss(&y, true)?)?;
+            let expected = loss(&x, false)?.backward()?;
+            let values = |store: &GradStore| -> Result<Vec<f32>> {
+                store.get(&x).expect("a gradient").flatten_all()?.to_vec1()
+            };
+            assert_eq!(values(&found)?, values(&expected)?, "{count}, {with_whole}");
+        }
+    }
     Ok(())
 }
 
@@ -346,7 +429,7 @@ fn views_are_passed_back() -> Result<()> {
     let values = Tensor::arange(0f32, count as f32, &Device::Cpu)?.reshape((2, 3, 4))?;
     let weights = Tensor::arange(1f32, count as f32 + 1., &Device::Cpu)?;
     type Make = fn(&Tensor) -> Result<Tensor>;
-    let views: [(Make, bool); 8] = [
+    let views: [(Make, bool); 13] = [
         (|t| t.reshape((4, 6)), true),
         (|t| t.transpose(0, 1), true),
         (
@@ -362,7 +445,23 @@ fn views_are_passed_back() -> Result<()> {
             },
             true,
         ),
-        (|t| t.narrow(1, 1, 2), false),
+        (|t| t.narrow(1, 1, 2), true),
+        (|t| t.narrow(0, 1, 1), true),
+        (|t| t.narrow(2, 1, 2)?.transpose(0, 1), true),
+        (
+            |t| {
+                t.transpose(0, 2)?
+                    .narrow(0, 3, 1)?
+                    .narrow(2, 0, 2)?
+                    .squeeze(0)
+            },
+            true,
+        ),
+        (|t| t.narrow(1, 1, 2)?.narrow(2, 1, 2), false),
+        (
+            |t| t.narrow(0, 1, 1)?.narrow(1, 2, 1)?.narrow(2, 1, 1),
+            true,
+        ),
         (|t| t.narrow(1, 0, 1)?.broadcast_as((2, 3, 4)), false),
         (|t| t.unsqueeze(0)?.broadcast_as((2, 2, 3, 4)), false),
         (|t| t.transpose(1, 2)?.reshape((6, 4)), false),

@@ -230,20 +230,65 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !kernel::runs_on(gate.device()) {
         return silu(gate)? * up;
     }
-    kernel::in_range("silu_mul", [gate])?;
+    if gate.shape() != up.shape() {
+        let (gate, up) = (gate.shape(), up.shape());
+        bail!("silu_mul takes tensors of one shape, got {gate:?} and {up:?}");
+    }
+    let [product] = kernel::run(&Gated, [gate, up])?;
     let kept = [gate.detach(), up.detach()];
-    let [g, u] = &kept;
-    let product = (silu(g)? * u)?;
     record_lean("silu_mul", [gate, up], product, move |gradient, needs| {
         let [gate, up] = &kept;
-        let [of_gate, of_up] = needs;
-        let of_gate = of_gate.then(|| {
-            let [gradient] = kernel::run(&Curve::Silu, [gate, &(&gradient * up)?])?;
-            Result::Ok(gradient)
-        });
-        let of_up = of_up.then(|| &gradient * silu(gate)?);
-        Ok([of_gate.transpose()?, of_up.transpose()?])
+        let gradients = kernel::run(&Gated, [gate, up, &gradient])?;
+        let [of_gate, of_up] = gradients.map(Some);
+        Ok([of_gate.filter(|_| needs[0]), of_up.filter(|_| needs[1])])
     })
+}
+
+/// silu(a) · b of two tensors.
+pub struct Gated;
+
+impl Kernel<2, 1> for Gated {
+    const NAME: &'static str = "silu_mul";
+
+    fn plan(&self, [gate, _]: [&Tensor; 2]) -> Plan {
+        Plan::of_rows(gate, 1, [Extent::Row(1); 2])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [a, b]: [&[S]; 2], [ys]: [&mut [S]; 1]) {
+        gate(a, b, ys);
+    }
+}
+
+impl Kernel<3, 2> for Gated {
+    const NAME: &'static str = "silu_mul_backward";
+
+    fn plan(&self, [gate, ..]: [&Tensor; 3]) -> Plan {
+        let plan = Plan::of_rows(gate, 1, [Extent::Row(1); 3]);
+        let outputs = [&plan.outputs[..]; 2].concat();
+        Plan { outputs, ..plan }
+    }
+
+    fn cpu<S: Number>(&self, _: usize, inputs: [&[S]; 3], outputs: [&mut [S]; 2]) {
+        gate_backward(inputs, outputs);
+    }
+}
+
+/// y = silu(a) · b
+fn gate<S: Number>(a: &[S], b: &[S], y: &mut [S]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        *y = *a * logistic(*a) * *b;
+    }
+}
+
+/// da = b · silu'(a) · dy, db = silu(a) · dy
+fn gate_backward<S: Number>([a, b, dy]: [&[S]; 3], [da, db]: [&mut [S]; 2]) {
+    let given = a.iter().zip(b).zip(dy);
+    for ((da, db), ((a, b), dy)) in da.iter_mut().zip(db).zip(given) {
+        let s = logistic(*a);
+        let slope = s * (S::one() + *a * (S::one() - s));
+        *da = *b * slope * *dy;
+        *db = *a * s * *dy;
+    }
 }
 
 /// silu(a) · b, where a and b are the halves of the last dimension, as [`candle_nn::ops::swiglu`], in one operation. Any strides.
@@ -308,14 +353,11 @@ impl Kernel<1, 1> for Swiglu {
         let width = self.width;
         for (y, x) in ys.chunks_mut(width).zip(xs.chunks(2 * width)) {
             let (a, b) = x.split_at(width);
-            for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-                *y = *a * logistic(*a) * *b;
-            }
+            gate(a, b, y);
         }
     }
 }
 
-/// da = b · silu'(a) · dy, db = silu(a) · dy
 impl Kernel<2, 1> for Swiglu {
     const NAME: &'static str = "swiglu_backward";
 
@@ -329,13 +371,7 @@ impl Kernel<2, 1> for Swiglu {
         let rows = xs.chunks(2 * width).zip(dys.chunks(width));
         for (dx, (x, dy)) in dxs.chunks_mut(2 * width).zip(rows) {
             let ((da, db), (a, b)) = (dx.split_at_mut(width), x.split_at(width));
-            let given = a.iter().zip(b).zip(dy);
-            for ((da, db), ((a, b), dy)) in da.iter_mut().zip(db).zip(given) {
-                let s = logistic(*a);
-                let slope = s * (S::one() + *a * (S::one() - s));
-                *da = *b * slope * *dy;
-                *db = *a * s * *dy;
-            }
+            gate_backward([a, b, dy], [da, db]);
         }
     }
 }

@@ -10,7 +10,7 @@ use candle_core::{DType, Error, Result, Tensor, Var};
 use parking_lot::Mutex;
 
 use super::scope;
-use crate::graph::{Gradient, Mail, operation, within_pass};
+use crate::graph::{Gradient, Mail, backward, operation};
 use crate::scope::current;
 
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
@@ -96,7 +96,7 @@ impl Region {
         let root = root(first, &outputs, arrived)?;
         drop(outputs);
         let mut store = match &root {
-            Some(root) => within_pass(|| root.backward())?,
+            Some(root) => backward(root)?,
             None => GradStore::default(),
         };
         drop(root);

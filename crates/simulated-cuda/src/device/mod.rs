@@ -51,6 +51,8 @@ const POISON: u8 = 0xff;
 pub struct Device {
     pub ordinal: usize,
     pub pools_supported: bool,
+    /// Whether a thread without a context cannot even free memory on a created stream.
+    pub frees_need_context: bool,
     /// Whether kernels, products and generators are executed.
     pub computes: bool,
     /// Whether only some blocks of large launches are, and no large products.
@@ -78,6 +80,7 @@ impl Device {
         Device {
             ordinal,
             pools_supported: true,
+            frees_need_context: false,
             computes: mode != Mode::Allocate,
             samples: mode == Mode::Sample,
             memory,

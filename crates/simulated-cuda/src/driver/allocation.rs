@@ -107,7 +107,16 @@ fn free(pointer: u64, stream: Option<u64>) -> Outcome {
         .and_then(|raw| Handle::decode(raw, Kind::Stream).ok())
         .map(|handle| handle.device);
     let owner = simulator::owner(pointer);
-    if let Err(status) = current::device_or_blame(owner.or(own)).map(drop) {
+    // By CUDA's documentation only a default stream needs a current context.
+    let of_stream = own.filter(|_| current::get() == 0).and_then(simulator::lock);
+    let usable = match of_stream.filter(|device| !device.frees_need_context) {
+        Some(mut device) => {
+            device.faults.call();
+            Ok(())
+        }
+        None => current::device_or_blame(owner.or(own)).map(drop),
+    };
+    if let Err(status) = usable {
         if let Some(mut device) = owner.and_then(simulator::lock) {
             device.counted.refused_frees += 1;
         }

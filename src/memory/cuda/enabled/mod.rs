@@ -6,13 +6,14 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Duration;
 
 use candle_core::Device;
 use candle_core::cuda_backend::WrapErr;
-use candle_core::cuda_backend::cudarc::driver::result::device;
+use candle_core::cuda_backend::cudarc::driver::result::{device, free_async, malloc_async};
 use candle_core::cuda_backend::cudarc::driver::sys::cuDriverGetVersion;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use parking_lot::Mutex;
 
 use pool::{Pool, free_and_total};
@@ -148,7 +149,12 @@ const FIRST_WITH_MAX_SIZE: i32 = 12020;
 /// A pool of at least this size is asked for twice its size, to test whether the driver enforces `maxSize`.
 const TRIAL: u64 = 32 << 20;
 
-pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Result<DeviceMemory> {
+pub(crate) fn open(
+    ordinal: usize,
+    growth: Option<Growth>,
+    limit: Limit,
+    event_tracking: bool,
+) -> Result<DeviceMemory> {
     let mut all = OPEN.lock();
     if let Some((open, shared)) = all.get(&ordinal)
         && let Some(shared) = shared.upgrade()
@@ -160,11 +166,17 @@ pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Resu
             ));
         }
         let memory = DeviceMemory { shared };
+        if event_tracking && !memory.device().as_cuda_device()?.is_event_tracking() {
+            return Err(invalid!(
+                Memory,
+                "the memory of CUDA device {ordinal} is open already without event tracking: ask for it where it is opened first, or drop its handles"
+            ));
+        }
         memory.agree(limit)?;
         return Ok(memory);
     }
     let growth = growth.unwrap_or_default();
-    let memory = open_anew(ordinal, growth, limit)?;
+    let memory = open_anew(ordinal, growth, limit, event_tracking)?;
     all.insert(ordinal, (growth, Arc::downgrade(&memory.shared)));
     Ok(memory)
 }
@@ -176,7 +188,12 @@ pub(crate) fn opened(device: &Device) -> Option<DeviceMemory> {
     open.find(|memory| memory.device().same_device(device))
 }
 
-fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemory> {
+fn open_anew(
+    ordinal: usize,
+    growth: Growth,
+    asked: Limit,
+    event_tracking: bool,
+) -> Result<DeviceMemory> {
     let refused = |error| refused(ordinal, error);
     let count = CudaContext::device_count().map_err(refused)?;
     let count = usize::try_from(count).unwrap_or(0);
@@ -213,6 +230,13 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
             false => error,
         }
     })?;
+    let cuda = device.as_cuda_device()?;
+    if !event_tracking && frees_without_context(&cuda.cuda_stream()).w()? {
+        // SAFETY: candle queues all work on this device's tensors and all frees on its one stream, in order. What this crate does on others
+        // waits by events of its own: a loader's copies (data/stage) before the tensors are used or freed, `Mark::read` after its mark has
+        // passed. A program that uses tensors on further streams asks for tracking, as `CudaMemoryBuilder::event_tracking` says.
+        unsafe { cuda.disable_event_tracking() };
+    }
     let backing = CudaMemory {
         context,
         driver,
@@ -237,6 +261,25 @@ fn refused(ordinal: usize, error: DriverError) -> Error {
             )
         }
         known => known,
+    }
+}
+
+/// Whether a thread that has never used the device can free memory on its stream, as tensors are freed that cudarc does not track. By CUDA's
+/// documentation only a default stream needs a current context; nothing says so of every driver.
+fn frees_without_context(stream: &CudaStream) -> Result<bool, DriverError> {
+    let queue = Handle(stream.cu_stream());
+    // SAFETY: the context is current since candle's device was created, and the stream is borrowed. The memory is never read.
+    let address = unsafe { malloc_async(queue.0, 1) }?;
+    // The braces have the closure borrow the handle, which threads may share, and not the pointer in it.
+    // SAFETY: the address was allocated above and is not used after it is freed. The stream is borrowed.
+    let free = || unsafe { free_async(address, { queue }.0) };
+    let freed = thread::scope(|scope| {
+        let other = thread::Builder::new().spawn_scoped(scope, free);
+        other.ok().and_then(|other| other.join().ok())
+    });
+    match freed {
+        Some(Ok(())) => Ok(true),
+        _ => free().map(|()| false),
     }
 }
 

@@ -32,6 +32,7 @@ pub fn all() -> Vec<Case> {
 pub const EXCLUDED: &[(&str, &str)] = &[
     ("AdamW", "an optimizer"),
     ("SGD", "an optimizer"),
+    ("backward", "walks a graph, and has tests of its own"),
     ("audit", "runs a whole model, and has tests of its own"),
     ("Audit", "a report"),
     ("AuditBuilder", "options of audit"),

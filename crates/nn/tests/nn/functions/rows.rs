@@ -33,6 +33,11 @@ fn with_angles(dims: fn(usize) -> Vec<usize>) -> impl Fn(usize) -> Vec<Argument>
 
 type Rotation = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
+/// Of which both have other gradients.
+fn sum_of((q, k): (Tensor, Tensor)) -> Result<Tensor> {
+    q + (k * 2.)?
+}
+
 fn rotation(name: &'static str, dims: fn(usize) -> Vec<usize>, rotate: Rotation) -> Case {
     let run = move |x: &[Tensor]| rotate(&x[0], &x[1], &x[2]);
     Case::new(name, "", Kind::Rows, with_angles(dims), run)
@@ -98,6 +103,15 @@ pub fn cases() -> Vec<Case> {
         rotation("rotary_emb::rope", heads_first, rotary_emb::rope),
         rotation("rotary_emb::rope_i", heads_first, rotary_emb::rope_i),
         rotation("rotary_emb::rope_thd", time_first, rotary_emb::rope_thd),
+        rotation("rotary_emb::rope_both", heads_first, |x, cos, sin| {
+            sum_of(rotary_emb::rope_both(x, x, cos, sin)?)
+        }),
+        rotation("rotary_emb::rope_i_both", heads_first, |x, cos, sin| {
+            sum_of(rotary_emb::rope_i_both(x, x, cos, sin)?)
+        }),
+        rotation("rotary_emb::rope_thd_both", time_first, |x, cos, sin| {
+            sum_of(rotary_emb::rope_thd_both(x, x, cos, sin)?)
+        }),
         rotation("rotary_emb::rope_slow", heads_first, rotary_emb::rope_slow),
         rotation(
             "rotary_emb::rope_i_slow",

@@ -14,7 +14,7 @@ use crate::loss::cross_entropy::CrossEntropy;
 use crate::norm::{CellSums, Cells};
 use crate::ops::curves::Curve;
 use crate::ops::dropout::Mask;
-use crate::ops::elementwise::Swiglu;
+use crate::ops::elementwise::{Gated, Swiglu};
 use crate::ops::softmax::Softmax;
 
 const ACTIVATION: Module = module!("activation");
@@ -22,6 +22,7 @@ const CELLS: Module = module!("cells");
 const CROSS_ENTROPY: Module = module!("cross_entropy");
 const DROPOUT: Module = module!("dropout");
 const EMBEDDING: Module = module!("embedding");
+const GATED: Module = module!("gated");
 const NORM: Module = module!("norm");
 const SOFTMAX: Module = module!("softmax");
 const SUMS: Module = module!("sums");
@@ -205,6 +206,15 @@ impl<const IN: usize> CudaKernel<IN, 1> for Swiglu {
         let (numbers, counts) = ([len as u64, self.width as u64], [2 * len, len, 2 * len]);
         let counts = &counts[..=IN];
         Ok(Launch::new(ACTIVATION, each_element(len), numbers, counts))
+    }
+}
+
+/// (len, tensors), each of `len` elements: gate, up and ys, or gate, up, dys and both gradients.
+impl<const IN: usize, const OUT: usize> CudaKernel<IN, OUT> for Gated {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
+        let len = len_of(&inputs);
+        let (numbers, counts) = ([len as u64], vec![len; IN + OUT]);
+        Ok(Launch::new(GATED, each_element(len), numbers, counts))
     }
 }
 

@@ -2,6 +2,7 @@ mod in_place;
 mod kernels;
 mod launch;
 mod product;
+mod rotation;
 
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
@@ -11,6 +12,7 @@ pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::{multiply, product_of, put_product, regular};
+pub use rotation::{Turn, rotate_both};
 
 /// Memory of one element whose value has no meaning: a scalar of the graph, or what is left where a storage was moved away.
 pub fn unread(device: &CudaDevice, dtype: DType) -> Result<CudaStorage> {
