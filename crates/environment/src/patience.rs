@@ -4,7 +4,9 @@
 //! because one that hangs in its initializers holds the loader's lock, without which no thread of the process can start on older systems, and no
 //! process can end. A call that hangs later holds no such lock.
 
+use std::any::Any;
 use std::collections::BTreeSet;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -122,7 +124,10 @@ fn rehearse(path: &Path, limit: Duration) -> Result<(), LoadError> {
 
 /// Work in a thread of its own.
 #[derive(Debug)]
-pub struct Task<T>(Receiver<T>);
+pub struct Task<T>(Receiver<Outcome>, PhantomData<fn() -> T>);
+
+/// A result of any type, so that threads and channels are compiled once.
+type Outcome = Box<dyn Any + Send>;
 
 /// Why a [`Task`] has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,20 +141,28 @@ pub enum Unfinished {
 impl<T: Send + 'static> Task<T> {
     /// Starts it.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Self {
-        let (sender, receiver) = mpsc::channel();
-        let thread = thread::Builder::new().name(name.to_owned());
-        // Without a thread the sender is dropped at once, which the receiver notices. Sending fails if nobody waits any longer.
-        let _ = thread.spawn(move || sender.send(work()));
-        Self(receiver)
+        let work = Box::new(move || -> Outcome { Box::new(work()) });
+        Self(start(name, work), PhantomData)
     }
 
     /// Waits for the result for at most `limit`.
     pub fn wait(self, limit: Duration) -> Result<T, Unfinished> {
-        self.0.recv_timeout(limit).map_err(|error| match error {
+        let outcome = self.0.recv_timeout(limit).map_err(|error| match error {
             RecvTimeoutError::Timeout => Unfinished::TimedOut,
             RecvTimeoutError::Disconnected => Unfinished::Stopped,
-        })
+        })?;
+        // It always has the type that `start` was called with.
+        let result = outcome.downcast().map_err(|_| Unfinished::Stopped)?;
+        Ok(*result)
     }
+}
+
+fn start(name: &str, work: Box<dyn FnOnce() -> Outcome + Send>) -> Receiver<Outcome> {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::Builder::new().name(name.to_owned());
+    // Without a thread the sender is dropped at once, which the receiver notices. Sending fails if nobody waits any longer.
+    let _ = thread.spawn(move || sender.send(work()));
+    receiver
 }
 
 /// The result of `work`, or `None` if it takes longer than `limit`.
