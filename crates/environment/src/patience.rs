@@ -5,7 +5,6 @@
 //! process can end. A call that hangs later holds no such lock.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -84,9 +83,9 @@ pub fn load_first(
 /// The process is the program `true`, into which Linux's loader takes the library by `LD_PRELOAD`. It is started without a copy of this
 /// process's memory, which may be registered with a network adapter or a GPU. Without such a program nothing is tried.
 fn rehearse(path: &Path, limit: Duration) -> Result<(), LoadError> {
-    static PASSED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    static PASSED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let passed = || PASSED.lock().unwrap_or_else(PoisonError::into_inner);
-    if cfg!(not(target_os = "linux")) || passed().contains(path) {
+    if cfg!(not(target_os = "linux")) || passed().iter().any(|it| it == path) {
         return Ok(());
     }
     let mut libraries = path.as_os_str().to_owned();
@@ -118,7 +117,7 @@ fn rehearse(path: &Path, limit: Duration) -> Result<(), LoadError> {
             Ok(Some(_)) | Err(_) => break,
         }
     }
-    passed().insert(path.to_owned());
+    passed().push(path.to_owned());
     Ok(())
 }
 

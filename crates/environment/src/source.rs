@@ -50,8 +50,7 @@ impl Source {
     }
 
     /// A path of the machine below the root. The operating system follows its links, so that absolute ones lead out of the root.
-    pub(crate) fn below(&self, path: impl AsRef<Path>) -> PathBuf {
-        let path = path.as_ref();
+    pub(crate) fn below(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
@@ -66,7 +65,7 @@ impl Source {
     }
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.below(path).exists()
+        self.below(path.as_ref()).exists()
     }
 
     /// The trimmed text of a short file; `None` if it is empty or cannot be read.
@@ -84,7 +83,7 @@ impl Source {
 
     /// The beginning of a file; what is not UTF-8 is replaced.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        system::text(&self.below(path)).ok()
+        system::text(&self.below(path.as_ref())).ok()
     }
 
     /// Whether a file is a library for processors of another word size, which the loader skips.
@@ -94,7 +93,7 @@ impl Source {
             false => 1,
         };
         let mut head = [0; 5];
-        let file = system::open(&self.below(path));
+        let file = system::open(&self.below(path.as_ref()));
         let read = file.and_then(|mut file| file.read_exact(&mut head));
         read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
     }
@@ -109,7 +108,7 @@ impl Source {
 
     /// The end of a log.
     pub(crate) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut file = system::open(&self.below(path))?;
+        let mut file = system::open(&self.below(path.as_ref()))?;
         if file.metadata()?.len() > MOST_OF_LOG {
             file.seek(SeekFrom::End(-(MOST_OF_LOG as i64)))?;
         }
@@ -118,7 +117,9 @@ impl Source {
 
     /// The sorted names in a folder; empty if it cannot be read.
     pub(crate) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.below(folder)).into_iter().flatten();
+        let entries = fs::read_dir(self.below(folder.as_ref()))
+            .into_iter()
+            .flatten();
         let entries = entries.take(MOST_ENTRIES).flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<_> = names.collect();
@@ -128,15 +129,15 @@ impl Source {
 
     /// The last part of a link's target.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.below(path)).ok()?;
+        let target = fs::read_link(self.below(path.as_ref())).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
     /// The path with all links followed, as the machine names it; the path itself if they lead nowhere.
-    pub(crate) fn resolved(&self, path: impl AsRef<Path>) -> PathBuf {
-        match (self.root.canonicalize(), self.below(&path).canonicalize()) {
+    pub(crate) fn resolved(&self, path: &Path) -> PathBuf {
+        match (self.root.canonicalize(), self.below(path).canonicalize()) {
             (Ok(root), Ok(full)) => Path::new("/").join(full.strip_prefix(root).unwrap_or(&full)),
-            _ => path.as_ref().to_owned(),
+            _ => path.to_owned(),
         }
     }
 
@@ -152,7 +153,7 @@ impl Source {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let options = system::without_waiting(&mut options);
-        options.open(self.below(path)).map(drop)
+        options.open(self.below(path.as_ref())).map(drop)
     }
 }
 

@@ -23,11 +23,11 @@ pub(super) fn look(source: &Source) -> (Option<Version>, Findings) {
     for name in VARIABLES {
         match source.variable(name).unwrap_or_default() {
             "" => {}
-            value if source.exists(value) => roots.push((name, source.resolved(value))),
+            value if source.exists(value) => roots.push((name, source.resolved(value.as_ref()))),
             value => findings.add(code::TOOLKIT_NOWHERE, format!("{name}={value}")),
         }
     }
-    let nvcc = source.program("nvcc").map(|path| source.resolved(path));
+    let nvcc = source.program("nvcc").map(|path| source.resolved(&path));
     let by_path = nvcc.as_deref().and_then(|nvcc| nvcc.parent()?.parent());
     let used = by_path.or(roots.first().map(|(_, root)| root.as_path()));
     let version = used.and_then(|root| version(source, root));

@@ -102,29 +102,23 @@ pub struct Line {
 }
 
 /// What a dry run cannot follow.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Problem {
     /// `not modelled`, `forked`, `other driver`, `addresses`, `busy`, `kernel` or `time`.
     pub problem: String,
     pub what: String,
 }
 
+/// The fields by which a line is known; a line with none of them is a [`Device`].
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Entry {
-    Device(Box<Device>),
-    Problem(Problem),
-    Began {
-        began: u32,
-    },
-    Ended {
-        ended: u32,
-    },
+struct Entry {
+    problem: Option<String>,
+    #[serde(default)]
+    what: String,
+    began: Option<u32>,
+    ended: Option<u32>,
     /// What the program asked the driver for, where `SIMULATED_CUDA_COUNTS` is set. It is for those who set it.
-    Counts {
-        #[serde(rename = "counts")]
-        _counts: IgnoredAny,
-    },
+    counts: Option<IgnoredAny>,
 }
 
 impl Report {
@@ -136,12 +130,16 @@ impl Report {
         let text = std::fs::read_to_string(file)?;
         let mut report = Self::default();
         for line in text.lines() {
-            match serde_json::from_str(line)? {
-                Entry::Device(device) => report.devices.push(*device),
-                Entry::Problem(problem) => report.problems.push(problem),
-                Entry::Began { began } => report.killed.push(began),
-                Entry::Ended { ended } => report.killed.retain(|began| *began != ended),
-                Entry::Counts { .. } => {}
+            let entry: Entry = serde_json::from_str(line)?;
+            if let Some(problem) = entry.problem {
+                let what = entry.what;
+                report.problems.push(Problem { problem, what });
+            } else if let Some(began) = entry.began {
+                report.killed.push(began);
+            } else if let Some(ended) = entry.ended {
+                report.killed.retain(|began| *began != ended);
+            } else if entry.counts.is_none() {
+                report.devices.push(serde_json::from_str(line)?);
             }
         }
         Ok(report)
@@ -165,11 +163,11 @@ impl Report {
     /// What all processes held at their peaks on the device where that is the most: more than the largest if several used one device, and
     /// perhaps at different times.
     pub fn together(&self) -> u64 {
-        let mut sums = std::collections::BTreeMap::new();
-        for device in &self.devices {
-            *sums.entry(device.device).or_insert(0u64) += device.peak_block_bytes;
-        }
-        sums.into_values().max().unwrap_or(0)
+        let sums = self.devices.iter().map(|one| {
+            let same = self.devices.iter().filter(|it| it.device == one.device);
+            same.map(|device| device.peak_block_bytes).sum()
+        });
+        sums.max().unwrap_or(0)
     }
 }
 

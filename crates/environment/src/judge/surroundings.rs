@@ -36,15 +36,15 @@ pub(super) fn libraries(facts: &Facts, findings: &mut Findings) {
 fn needed(facts: &Facts, libraries: &Libraries, findings: &mut Findings) {
     let missing: Vec<_> = libraries.missing(&NEEDED).collect();
     if missing.is_empty() {
-        let found = NEEDED.iter().filter_map(|name| libraries.find(name));
-        return findings.add(code::LIBRARIES_FOUND, described(&by_folder(found)));
+        let mut found = NEEDED.iter().filter_map(|name| libraries.find(name));
+        return findings.add(code::LIBRARIES_FOUND, described(&by_folder(&mut found)));
     }
     // One of each: pip puts every library into a folder of its own.
     let elsewhere = |name: &&str| {
         let mut libraries = libraries.elsewhere.iter();
         libraries.find(|library| library.name == *name)
     };
-    let folders = by_folder(missing.iter().filter_map(elsewhere));
+    let folders = by_folder(&mut missing.iter().filter_map(elsewhere));
     let missing = joined(missing.iter().map(|name| format!("no lib{name}")), ", ");
     // This program is linked with them and runs, so the loader found them.
     if cfg!(feature = "cuda") && facts.source.is_this_machine() {
@@ -64,7 +64,7 @@ fn needed(facts: &Facts, libraries: &Libraries, findings: &mut Findings) {
 /// Each folder with its libraries and their versions.
 type Folders<'a> = BTreeMap<&'a str, Vec<String>>;
 
-fn by_folder<'a>(libraries: impl Iterator<Item = &'a Library>) -> Folders<'a> {
+fn by_folder<'a>(libraries: &mut dyn Iterator<Item = &'a Library>) -> Folders<'a> {
     let mut folders = Folders::new();
     for library in libraries {
         let version = around(" (", library.version, ")");
@@ -82,18 +82,19 @@ fn described(folders: &Folders<'_>) -> String {
 
 /// Different files of one name: the loader takes the first. A file of CUDA whose name has no version, as in Python's packages, may be the same.
 fn twice(libraries: &Libraries, findings: &mut Findings) {
-    let mut names = BTreeMap::<&str, Vec<&Library>>::new();
-    for library in &libraries.on_path {
+    let is_known = |library: &&Library| {
         let is_known = library.version.is_some() || DRIVER.contains(&library.name);
-        if is_known && !library.is_compat() && !MPI.contains(&library.name) {
-            names.entry(&library.soname).or_default().push(library);
-        }
-    }
-    let differ = |files: &Vec<&Library>| files.iter().any(|file| file.version != files[0].version);
-    let differing: Vec<_> = names.into_values().filter(differ).collect();
+        is_known && !library.is_compat() && !MPI.contains(&library.name)
+    };
+    let known: Vec<_> = libraries.on_path.iter().filter(is_known).collect();
+    let differs = |one: &&Library| {
+        let mut others = known.iter().filter(|other| other.soname == one.soname);
+        others.any(|other| other.version != one.version)
+    };
+    let differing: Vec<_> = known.iter().copied().filter(differs).collect();
     if let Some(first) = differing.first() {
-        let used = &first[0].folder;
-        let folders = by_folder(differing.into_iter().flatten());
+        let used = &first.folder;
+        let folders = by_folder(&mut differing.iter().copied());
         let seen = format!("{}; that of {used} comes first", described(&folders));
         findings.add(code::LIBRARY_TWICE, seen);
     }

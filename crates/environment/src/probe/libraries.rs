@@ -98,7 +98,7 @@ pub(crate) fn locate(source: &Source, names: &[&str]) -> Vec<Trusted> {
         false => {
             let mut libraries = Libraries::look(source).on_path.into_iter();
             let library = libraries.find(|library| names.contains(&library.soname.as_str()));
-            let file = library.map(|library| source.below(library.path()));
+            let file = library.map(|library| source.below(library.path().as_ref()));
             file.into_iter().collect()
         }
     };
@@ -191,7 +191,7 @@ fn expanded(source: &Source, pattern: &str) -> Vec<String> {
 fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<Library> {
     let mut found = Vec::new();
     for folder in folders {
-        let resolved = source.resolved(folder);
+        let resolved = source.resolved(folder.as_ref());
         if seen.contains(&resolved) {
             continue;
         }
@@ -205,7 +205,7 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
                 found.push(Library {
                     name,
                     major,
-                    version: version_of(&source.resolved(path)),
+                    version: version_of(&source.resolved(path.as_ref())),
                     folder: folder.clone(),
                     soname,
                 });

@@ -89,7 +89,9 @@ impl Mpi {
     pub(crate) fn look(source: &Source) -> Self {
         let mut names = ["mpirun", "mpiexec"].into_iter();
         let launcher = names.find_map(|name| source.program(name));
-        let resolved = launcher.as_deref().map(|path| source.resolved(path));
+        let resolved = launcher
+            .as_deref()
+            .map(|path| source.resolved(path.as_ref()));
         let kind = resolved.as_deref().and_then(kind_of);
         let recorded = |path: &Path| recorded(source, path, kind?);
         let version = resolved.as_deref().and_then(recorded);
@@ -257,7 +259,7 @@ pub(crate) fn nccl(source: &Source, limit: Duration) -> Answer<Nccl> {
         let file = libraries.find("nccl").map(|library| library.path());
         Nccl {
             version: version_of(number),
-            cuda: file.and_then(|file| cuda_in(&source.below(file))),
+            cuda: file.and_then(|file| cuda_in(&source.below(file.as_ref()))),
         }
     });
     Ok((version_of(number), Reply::of(reply)))
