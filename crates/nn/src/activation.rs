@@ -8,6 +8,7 @@ use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{at_least, at_most};
 use crate::graph::{Backward, record};
 use crate::kernel::{in_range, sum_type};
 use crate::ops;
@@ -221,8 +222,8 @@ impl Module for PReLU {
         let dims = self.broadcast(xs)?;
         let ys = {
             let (xs, weight) = (xs.detach(), self.weight.detach().reshape(dims.as_slice())?);
-            let below = xs.minimum(0f32)?.broadcast_mul(&weight)?;
-            xs.maximum(0f32)? + below
+            let below = at_most(&xs, 0.)?.broadcast_mul(&weight)?;
+            at_least(&xs, 0.)? + below
         }?;
         let backward = move |given: Backward<2>| {
             let [xs, weight] = &given.inputs;
@@ -236,7 +237,7 @@ impl Module for PReLU {
                 dys * (above + below)?
             });
             let dweight = needs_weight.then(|| {
-                let products = (xs.minimum(0f32)? * dys)?;
+                let products = (at_most(xs, 0.)? * dys)?;
                 let others = dims.iter().enumerate().filter(|(_, len)| **len == 1);
                 let others = others.map(|(dim, _)| dim).collect::<Vec<_>>();
                 let wide = products.to_dtype(sum_type(products.dtype()))?;

@@ -70,6 +70,7 @@ pub mod attention;
 mod audit;
 pub mod batch_norm;
 mod bias;
+mod bounds;
 pub mod conv;
 pub mod cpu_flash_attention;
 pub mod embedding;

@@ -2,6 +2,7 @@
 
 use candle_core::{Error, Result, Tensor};
 
+use crate::bounds::{at_least, at_most};
 use crate::graph::{Backward, record};
 use crate::kernel::{in_range, same_type, sum_type};
 
@@ -60,11 +61,11 @@ pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
     // With c = min(|x − y|, delta) it is c · (|x − y| − c / 2).
     let value = move |x: &Tensor, y: &Tensor| {
         let distance = (x - y)?.abs()?;
-        let squared = distance.minimum(delta)?;
+        let squared = at_most(&distance, delta)?;
         &squared * (&distance - (&squared * 0.5)?)?
     };
     mean("huber", inp, target, value, move |x, y| {
-        let slope = (x - y)?.clamp(-delta, delta)?;
+        let slope = at_most(&at_least(&(x - y)?, -delta)?, delta)?;
         Ok([slope.clone(), slope.neg()?])
     })
 }
@@ -94,7 +95,7 @@ pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<
     // max(x, 0) − x · y + ln(1 + e^−|x|)
     let value = |x: &Tensor, y: &Tensor| {
         let rest = (x.abs()?.neg()?.exp()? + 1.)?.log()?;
-        (x.maximum(0f64)? - (x * y)?)? + rest
+        (at_least(x, 0.)? - (x * y)?)? + rest
     };
     let name = "binary-cross-entropy";
     mean(name, inp, target, value, |x, y| {

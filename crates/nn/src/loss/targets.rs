@@ -1,5 +1,6 @@
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
+use crate::bounds::at_least;
 use crate::kernel::same_device;
 
 /// The class of each row, as u8, u32 or i64. The largest value of the type stands for none, as in candle's `gather`.
@@ -83,7 +84,7 @@ impl Total {
         match self {
             Self::Known(total) if *total > 0. => sum / *total,
             Self::Known(_) => sum * 0.,
-            Self::OnDevice(total) => sum / total.maximum(LEAST)?,
+            Self::OnDevice(total) => sum / at_least(total, LEAST)?,
         }
     }
 

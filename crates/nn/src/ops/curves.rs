@@ -1,5 +1,6 @@
 //! Activation functions of one number, and their derivatives.
 
+use crate::bounds::{at_least, at_most};
 use crate::kernel::Number;
 use candle_core::{Result, Tensor};
 
@@ -40,15 +41,15 @@ impl Curve {
             Self::Sigmoid => candle_nn::ops::sigmoid(xs),
             Self::Elu(alpha) => xs.elu(alpha),
             Self::Relu2 => xs.relu()?.sqr(),
-            Self::Relu6 => xs.clamp(0f32, 6f32),
+            Self::Relu6 => at_most(&at_least(xs, 0.)?, 6.),
             Self::HardSigmoid => candle_nn::ops::hard_sigmoid(xs),
             Self::HardSwish => xs * candle_nn::ops::hard_sigmoid(xs)?,
             // Without infinite powers, whose derivative is NaN.
-            Self::Mish => xs * (xs.minimum(20f32)?.exp()? + 1.)?.log()?.tanh()?,
+            Self::Mish => xs * (at_most(xs, 20.)?.exp()? + 1.)?.log()?.tanh()?,
             Self::LeakyRelu(slope) => candle_nn::ops::leaky_relu(xs, slope),
             Self::Selu { alpha, gamma } => {
                 // candle differentiates both branches, and zero times an infinite power is NaN.
-                let below = ((xs.minimum(1f32)?.exp()? - 1.)? * alpha)?;
+                let below = ((at_most(xs, 1.)?.exp()? - 1.)? * alpha)?;
                 xs.gt(0f32)?.where_cond(xs, &below)? * gamma
             }
         }

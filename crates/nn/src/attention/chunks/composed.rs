@@ -4,15 +4,16 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::{Chunk, Found};
 use crate::attention::rule::Dropout;
+use crate::bounds::at_least;
 
 pub fn weights(chunk: &Chunk, scores: &Tensor, dtype: DType) -> Result<[Tensor; 2]> {
     let scores = Logits::new(chunk, scores)?;
     // At least a number: a row of −∞ gives zeros.
     let most = scores.masked.max_keepdim(D::Minus1)?;
-    let most = most.maximum(least(most.dtype()))?;
+    let most = at_least(&most, least(most.dtype()))?;
     let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
     // The largest is 1, so the sum is less only where there are none.
-    let sums = exponentials.sum_keepdim(D::Minus1)?.maximum(1f64)?;
+    let sums = at_least(&exponentials.sum_keepdim(D::Minus1)?, 1.)?;
     let inverses = sums.recip()?;
     let mut weights = exponentials.broadcast_mul(&inverses)?;
     if let Some(dropout) = &chunk.rule.dropout {

@@ -3,6 +3,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use crate::bounds::at_least;
 use crate::loss::targets::{Targets, Total};
 
 pub(super) const NAME: &str = "linear_cross_entropy";
@@ -352,7 +353,7 @@ impl Tokens {
             let weights = Tensor::full(largest as f32, tokens, device)?;
             return Ok((weights, Tensor::full(1. / largest as f32, (), device)?));
         };
-        let unit = (weights.max_all()?.maximum(LEAST)? / largest)?;
+        let unit = (at_least(&weights.max_all()?, LEAST)? / largest)?;
         Ok((weights.broadcast_div(&unit)?, unit))
     }
 }
