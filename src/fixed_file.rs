@@ -103,8 +103,8 @@ impl FixedFile {
         Ok(text.into_iter().collect())
     }
 
-    /// Reads the header of a safetensors file: its tensors by name.
-    pub fn tensors(&self) -> io::Result<BTreeMap<String, StoredTensor>> {
+    /// Reads the header of a safetensors file: its tensors, in the order of their names.
+    pub fn tensors(&self) -> io::Result<Vec<(String, StoredTensor)>> {
         let (data, header) = self.header()?;
         let stored = header.tensors().into_iter().map(|(name, info)| {
             let (start, end) = info.data_offsets;
@@ -115,7 +115,9 @@ impl FixedFile {
             };
             (name, stored)
         });
-        Ok(stored.collect())
+        let mut stored: Vec<_> = stored.collect();
+        stored.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(stored)
     }
 
     /// Where the data of a safetensors file begins, and the header before it.

@@ -1,7 +1,5 @@
 //! Waiting for signals between updates.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::{fmt, io};
@@ -18,7 +16,7 @@ use std::time::Instant;
 const AGAIN: u64 = 2000;
 
 /// Handlers are installed once and stay: removing one would not bring back the default action.
-static HANDLERS: Mutex<BTreeMap<Signal, &'static Handler>> = Mutex::new(BTreeMap::new());
+static HANDLERS: Mutex<Vec<(Signal, &'static Handler)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, Default)]
 struct Handler {
@@ -35,9 +33,13 @@ impl Handler {
     /// Begins to note a signal.
     fn begin(signal: Signal) -> io::Result<&'static Self> {
         let mut handlers = HANDLERS.lock();
-        let handler = match handlers.entry(signal) {
-            Entry::Occupied(installed) => *installed.get(),
-            Entry::Vacant(new) => *new.insert(Self::install(signal)?),
+        let handler = match handlers.iter().find(|(installed, _)| *installed == signal) {
+            Some((_, installed)) => *installed,
+            None => {
+                let new = Self::install(signal)?;
+                handlers.push((signal, new));
+                new
+            }
         };
         // A signal that was not returned still counts.
         if handler.watches.load(SeqCst) == 0 && handler.is_reported.swap(false, SeqCst) {

@@ -139,13 +139,13 @@ impl SafetensorsBuilder {
         let file = open(path)?;
         let stored = file.tensors();
         let stored = stored.map_err(|error| DataError::io(path, 0, error))?;
-        let all = || stored.keys().cloned().collect();
-        let names = self.names.unwrap_or_else(all);
+        let all = || -> Vec<_> { stored.iter().map(|(name, _)| name.clone()).collect() };
+        let names = self.names.unwrap_or_else(&all);
         let (mut tensors, mut len) = (Vec::new(), None);
         for name in &names {
-            let tensor = stored.get(name).ok_or_else(|| {
-                let names: Vec<_> = stored.keys().map(String::as_str).collect();
-                let problem = format!("has no tensor `{name}`; it has {}", names.join(", "));
+            let found = stored.iter().find(|(known, _)| known == name);
+            let (_, tensor) = found.ok_or_else(|| {
+                let problem = format!("has no tensor `{name}`; it has {}", all().join(", "));
                 DataError::file(path, None, problem)
             })?;
             let wrong = |problem| DataError::file(path, None, format!("tensor `{name}` {problem}"));

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,7 +42,7 @@ pub(super) struct Inner {
     pub(super) beside: Vec<usize>,
     pub(super) mpi: Option<Arc<Mpi>>,
     /// By device, since each one may need another.
-    pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
+    pub(super) engines: Mutex<Vec<(String, Arc<dyn Collectives>)>>,
 }
 
 impl Drop for Inner {
@@ -296,14 +295,14 @@ impl Group {
             }
         };
         let mut known = self.0.engines.lock();
-        if let Some(engine) = known.get(&key) {
+        if let Some((_, engine)) = known.iter().find(|(name, _)| *name == key) {
             return Ok(Some(Arc::clone(engine)));
         }
         // Ranks on different kinds of devices would each wait for another engine.
         let what = "the kind of device";
         self.same("choose an engine", what, kind.to_owned(), Ok(()))?;
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
-        known.insert(key, Arc::clone(&engine));
+        known.push((key, Arc::clone(&engine)));
         Ok(Some(engine))
     }
 

@@ -73,7 +73,7 @@ impl Incidents {
     pub fn parse(text: &str) -> Self {
         let mut incidents = Self::default();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            match serde_json::from_str(line) {
+            match serde_json::from_slice(line.as_bytes()) {
                 Ok(incident) => incidents.list.push(incident),
                 Err(_) => incidents.unreadable += 1,
             }

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -88,10 +87,12 @@ impl Threshold {
         self,
         mut ring: impl FnMut(&Crossing<'_>) + Send + 'static,
     ) -> impl FnMut(&Source, &Sample) -> io::Result<()> + Send + 'static {
-        let mut states = BTreeMap::<usize, State>::new();
+        let mut states = Vec::<State>::new();
         move |source, sample| {
-            let state = states.entry(sample.source).or_default();
-            let Some(is_over) = self.crossing(sample, state) else {
+            let count = states.len().max(sample.source + 1);
+            states.resize_with(count, State::default);
+            let state = states.get_mut(sample.source);
+            let Some(is_over) = state.and_then(|state| self.crossing(sample, state)) else {
                 return Ok(());
             };
             let crossing = Crossing {

@@ -231,7 +231,7 @@ impl StateDict {
         let (mut states, mut pieces) = (ranks, Vec::new());
         for state in &mut states {
             let text = take_pieces(&mut state.metadata)?;
-            let read = serde_json::from_str::<BTreeMap<String, Piece>>(&text);
+            let read = serde_json::from_slice::<BTreeMap<String, Piece>>(text.as_bytes());
             let read = read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")));
             pieces.push(read?);
         }

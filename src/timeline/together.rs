@@ -71,6 +71,8 @@ impl Timeline {
 fn gather(group: &Group, mut own: Recorder) -> Result<(Option<Gathered>, RankTimes)> {
     const CALL: &str = "save a timeline";
     own.shorten(group.size());
+    // As the trace serializes rows, which is compiled once.
+    let own = serde_json::to_value(&own).map_err(unfit)?;
     let bytes = serde_json::to_vec(&own).map_err(unfit)?;
     let all = group.control().gather_at_first(CALL, &bytes)?;
     let gathered = match group.rank() {

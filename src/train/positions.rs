@@ -1,7 +1,7 @@
 //! How far updates have read loaders, as it is saved. A batch counts once an update has consumed it, so a resumed run reads again what was
 //! accumulated, and a loader that stands elsewhere is refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -107,29 +107,30 @@ impl Positions {
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     /// The saved places, by the loaders' names, and whether a loader has gone there.
-    starts: Mutex<BTreeMap<String, (Place, bool)>>,
+    starts: Mutex<Vec<(String, Place, bool)>>,
     /// The loaders whose first batch has come; `None` if no state was loaded.
-    seen: Option<BTreeSet<String>>,
+    seen: Option<Vec<String>>,
 }
 
 impl Awaited {
     /// Awaits loaders at these places, and all others at their beginning.
     pub(super) fn restore<'a>(&mut self, places: impl Iterator<Item = (&'a String, Place)>) {
-        let starts = places.map(|(loader, at)| (loader.clone(), (at, false)));
+        let starts = places.map(|(loader, at)| (loader.clone(), at, false));
         *self.starts.get_mut() = starts.collect();
-        self.seen = Some(BTreeSet::new());
+        self.seen = Some(Vec::new());
     }
 
     /// The loaders that no loader has continued yet.
     pub(super) fn unclaimed(&self) -> Vec<String> {
         let starts = self.starts.lock();
-        let unclaimed = starts.iter().filter(|(_, (_, is_claimed))| !is_claimed);
-        unclaimed.map(|(loader, _)| loader.clone()).collect()
+        let unclaimed = starts.iter().filter(|(.., is_claimed)| !is_claimed);
+        unclaimed.map(|(loader, ..)| loader.clone()).collect()
     }
 
     pub(super) fn claim(&self, loader: &str, at: Place) {
-        if let Some(start) = self.starts.lock().get_mut(loader) {
-            *start = (at, true);
+        let mut starts = self.starts.lock();
+        if let Some(start) = starts.iter_mut().find(|(name, ..)| name == loader) {
+            (start.1, start.2) = (at, true);
         }
     }
 
@@ -144,7 +145,8 @@ impl Awaited {
         let mut elsewhere = Vec::new();
         for origin in origins {
             let (loader, begin) = (origin.loader.to_owned(), origin.begin);
-            let saved = starts.get(&loader).map(|(at, _)| *at);
+            let saved = starts.iter().find(|(name, ..)| *name == loader);
+            let saved = saved.map(|(_, at, _)| *at);
             let is_right = match saved {
                 Some(at) => at == begin,
                 None if seen.contains(&loader) => true,
@@ -172,8 +174,10 @@ impl Awaited {
             return Err(error.into());
         }
         for origin in origins {
-            starts.remove(origin.loader);
-            seen.insert(origin.loader.to_owned());
+            starts.retain(|(name, ..)| name != origin.loader);
+            if !seen.iter().any(|name| name == origin.loader) {
+                seen.push(origin.loader.to_owned());
+            }
         }
         Ok(elsewhere)
     }

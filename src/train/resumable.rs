@@ -163,14 +163,14 @@ impl Progress {
             ..StateError::default()
         };
         let wrong = |error: serde_json::Error| unfit(error.to_string());
-        let Version { version } = serde_json::from_str(text).map_err(wrong)?;
+        let Version { version } = serde_json::from_slice(text.as_bytes()).map_err(wrong)?;
         if version != VERSION {
             let problem = format!(
                 "version {version}, this crate reads version {VERSION}: continue with the crate that wrote it, or a newer one"
             );
             return Err(unfit(problem).into());
         }
-        let progress: Self = serde_json::from_str(text).map_err(wrong)?;
+        let progress: Self = serde_json::from_slice(text.as_bytes()).map_err(wrong)?;
         let batches = progress.trainer.iter().flat_map(|trainer| trainer.batches);
         let mut counts = batches.chain([progress.updates]);
         match counts.find(|count| *count > MOST) {

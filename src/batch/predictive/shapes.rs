@@ -167,11 +167,11 @@ impl Shapes {
 
     pub(super) fn from_json(json: &str) -> Result<(Self, Progress)> {
         let damaged = |_| wrong("no JSON document with the state of this policy");
-        let header: Header = serde_json::from_str(json).map_err(damaged)?;
+        let header: Header = serde_json::from_slice(json.as_bytes()).map_err(damaged)?;
         if (header.policy.as_str(), header.version) != SAVED {
             return Err(wrong("the state of another policy or version"));
         }
-        let saved: Saved = serde_json::from_str(json).map_err(damaged)?;
+        let saved: Saved = serde_json::from_slice(json.as_bytes()).map_err(damaged)?;
         let mut others = saved.shapes;
         let are_possible = |known: &Known| {
             let shapes = [&known.kept, &known.recomputed];

@@ -3,7 +3,7 @@
 //! A frame that has come counts even where its sender is lost afterwards. The first reason for which the group ends is the one that counts. A wait
 //! goes on as long as bytes of the rank come, and time in which this process is suspended hardly counts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -25,15 +25,21 @@ pub(super) struct Inbox {
 
 #[derive(Debug)]
 struct State {
-    /// Calls and answers, by the rank that sent them.
-    frames: BTreeMap<usize, VecDeque<Frame>>,
+    /// By rank.
+    peers: Vec<Peer>,
     /// Ranks that left in good health, which matters once they are needed.
     left: Vec<usize>,
     /// Why the group has ended.
     ended: Option<Refusal>,
     clock: Clock,
-    /// When bytes of a rank came last.
-    heard: BTreeMap<usize, Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    /// Calls and answers that wait to be read.
+    frames: VecDeque<Frame>,
+    /// When bytes came last.
+    heard: Option<Duration>,
 }
 
 impl State {
@@ -48,15 +54,16 @@ impl State {
 }
 
 impl Inbox {
-    /// For waits of about this long.
-    pub(super) fn new(timeout: Duration) -> Self {
+    /// For this many ranks, and waits of about this long.
+    pub(super) fn new(ranks: usize, timeout: Duration) -> Self {
+        let mut peers = Vec::new();
+        peers.resize_with(ranks, Peer::default);
         Self {
             state: Mutex::new(State {
-                frames: BTreeMap::new(),
+                peers,
                 left: Vec::new(),
                 ended: None,
                 clock: Clock::new(timeout),
-                heard: BTreeMap::new(),
             }),
             changed: Condvar::new(),
         }
@@ -71,7 +78,9 @@ impl Inbox {
     pub(super) fn hear(&self, rank: usize) {
         let mut state = self.state.lock();
         let now = state.clock.now();
-        state.heard.insert(rank, now);
+        if let Some(peer) = state.peers.get_mut(rank) {
+            peer.heard = Some(now);
+        }
     }
 
     /// A frame has arrived. Returns why the group has ended now, if the frame says so.
@@ -83,15 +92,14 @@ impl Inbox {
             // That they came is all that they say.
             Frame::Pong | Frame::Working => {}
             Frame::Refusal(refusal @ Refusal::Lost { .. }) => return state.end(refusal),
-            frame => {
-                let queue = state.frames.entry(rank).or_default();
-                if queue.len() >= MOST {
+            frame => match state.peers.get_mut(rank) {
+                Some(peer) if peer.frames.len() < MOST => peer.frames.push_back(frame),
+                _ => {
                     let ranks = vec![rank];
                     let reason = "it sends more than it was asked for".to_owned();
                     return state.end(Refusal::Lost { ranks, reason });
                 }
-                queue.push_back(frame);
-            }
+            },
         }
         None
     }
@@ -130,7 +138,8 @@ impl Inbox {
         ask();
         let mut state = self.state.lock();
         loop {
-            let is_silent = |rank: &&usize| state.heard.get(rank).is_none_or(|at| *at < since);
+            let heard = |rank: usize| state.peers.get(rank)?.heard;
+            let is_silent = |rank: &&usize| heard(**rank).is_none_or(|at| at < since);
             let silent: Vec<_> = asked.iter().filter(is_silent).copied().collect();
             if silent.is_empty() || state.clock.now() >= since + limit {
                 return silent;
@@ -151,14 +160,15 @@ impl Inbox {
         let mut state = self.state.lock();
         loop {
             // A frame that arrived counts even if its sender, or another rank, is lost now.
-            let queue = state.frames.get_mut(&rank);
-            if let Some(frame) = queue.and_then(VecDeque::pop_front) {
+            let peer = state.peers.get_mut(rank);
+            let (frame, heard) = peer.map(|it| (it.frames.pop_front(), it.heard)).unzip();
+            if let Some(frame) = frame.flatten() {
                 return Ok(Some(frame));
             }
             if state.ended.is_some() || state.left.contains(&rank) {
                 return Err(state.ended.clone());
             }
-            let heard = state.heard.get(&rank).copied().unwrap_or_default();
+            let heard = heard.flatten().unwrap_or_default();
             let Some(left) = (since.max(heard) + limit).checked_sub(state.clock.now()) else {
                 return Ok(None);
             };

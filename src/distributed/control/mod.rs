@@ -64,7 +64,7 @@ impl Control {
             rank,
             size,
             timeout,
-            inbox: Arc::new(Inbox::new(timeout)),
+            inbox: Arc::new(Inbox::new(size, timeout)),
             links: Arc::default(),
             life: Life::default(),
             calls: Mutex::new(0),

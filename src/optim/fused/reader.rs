@@ -49,7 +49,9 @@ impl<'a> Reader<'a> {
         let what = "is of one rank's state: put those of all ranks together by `StateDict::merge`";
         self.require(!is_part, PIECES, what);
         let document = self.state.metadata.get(OPTIMIZER);
-        let document = document.map_or(Ok(Document::default()), |json| serde_json::from_str(json));
+        let document = document.map_or(Ok(Document::default()), |json| {
+            serde_json::from_slice(json.as_bytes())
+        });
         let document = document.unwrap_or_else(|error| {
             self.unfit(OPTIMIZER, format!("cannot be read: {error}"));
             Document::default()
