@@ -246,7 +246,7 @@ impl State {
         gradient: &Tensor,
         scale: f64,
     ) -> CandleResult<()> {
-        let work = |storage: &mut CpuStorage, gradient: &CpuStorage, layout: &Layout| {
+        let mut work = |storage: &mut CpuStorage, gradient: &CpuStorage, layout: &Layout| {
             let mut values = Column::<C>::of(storage).ok_or_else(misplaced)?;
             let mut end = values.take(parameter.start).len();
             let by_rule = parameter.by_rule();
@@ -282,7 +282,7 @@ impl State {
             }
             Ok(())
         };
-        let visit = Visit(Cell::new(Some(work)));
+        let visit = Visit(Cell::new(Some(&mut work)));
         parameter.handle.inplace_op2(gradient, &visit)
     }
 }
@@ -312,13 +312,13 @@ pub fn add_squares<C: Real>(
     }))
 }
 
-/// An operation that passes the storage of a parameter and of its gradient to `F`.
-struct Visit<F>(Cell<Option<F>>);
+/// What is done with the storage of a parameter and that of its gradient.
+type Work<'a> = dyn FnMut(&mut CpuStorage, &CpuStorage, &Layout) -> CandleResult<()> + 'a;
 
-impl<F> InplaceOp2 for Visit<F>
-where
-    F: FnOnce(&mut CpuStorage, &CpuStorage, &Layout) -> CandleResult<()>,
-{
+/// An operation that passes both to its work, once.
+struct Visit<'a>(Cell<Option<&'a mut Work<'a>>>);
+
+impl InplaceOp2 for Visit<'_> {
     fn name(&self) -> &'static str {
         "fused-update"
     }
