@@ -10,7 +10,7 @@ use candle_core::Device;
 use super::event::{Event, EventKind, Observer, Task, TrainingEvent};
 use super::measured::Measured;
 use super::policy::{BatchPolicy, Extent};
-use super::recompute::{Recompute, Regions};
+use super::recompute::{Plan, Recompute, Regions};
 use super::regions::{KnownRegions, Trial, shape};
 use super::speed::Speeds;
 use crate::error::{Error, Holding, Result};
