@@ -262,7 +262,7 @@ fn remedies_say_what_they_would_save() {
         .build()
         .unwrap();
     memory
-        .set_limit(memory.in_use().unwrap() + (400 << 10))
+        .set_limit(memory.in_use().unwrap() + (64 << 10))
         .unwrap();
     let error = trainer
         .step(&text(8, 32), |(x, y), _| model.loss(&x, &y))
