@@ -94,6 +94,7 @@ pages! {
         layers "layers"
         optimizers "optimizers"
         cuda_memory "cuda-memory"
+        cuda_steps "cuda-steps"
         checker "checker"
         limits "limits"
     }

@@ -35,10 +35,11 @@ pub const fn library_reserve(total: u64) -> u64 {
     }
 }
 
-/// Bytes that the pool may hold: what it holds and what is free, less the [`library_reserve`]. `None` if one of them is not known.
+/// Bytes that the pool may hold: what it holds and what is free, less the [`library_reserve`] of a device whose size is known. `None` if one of
+/// the first two is not known.
 pub(crate) fn pool_bound(now: &MemoryReading) -> Option<u64> {
     let held = now.free?.saturating_add(now.reserved?);
-    Some(held.saturating_sub(library_reserve(now.total?)))
+    Some(held.saturating_sub(now.total.map_or(0, library_reserve)))
 }
 
 /// The memory that a program may use.

@@ -2,11 +2,6 @@
 
 #include "rows.cuh"
 
-// Divisions of 64 bits take longer than reading a pair.
-static __device__ __forceinline__ uint64_t divided(uint64_t a, uint64_t b) {
-    return (a | b) >> 32 == 0 ? (uint32_t)a / (uint32_t)b : a / b;
-}
-
 // Of each of two tensors, of (samples, heads, time, 2 * half) or with `time_first` of (samples, time, heads, 2 * half), rotates pairs of
 // elements by the angles of (time, half), or with `by_sample` of (samples, time, half); with `back` by the negative ones.
 template <typename T>

@@ -68,6 +68,7 @@ pub fn cases() -> Vec<Case> {
         ours("silu_mul", silu_mul),
         ours("silu_mul_backward", silu_mul_backward),
         ours("rotate_both", rotate_both),
+        ours("copy_strided", copy_strided),
         ours("attention_weights", attention_weights),
         ours("attention_gradients", attention_gradients),
         ours("add_to_rows", add_to_rows),
@@ -184,6 +185,22 @@ fn rotate_both(large: &Large) -> Result<()> {
     launch!(large, code("rotary"), "rotate_both_bf16", each_element(large.elements / 2 + 1);
         &one, &pairs, &one, &pairs, &one, &one, &on, &off, &off, &off, &cos, &sin, &q, &k, &mut yq, &mut yk);
     large.expect_marks(&yk, |x| -x)
+}
+
+/// Columns become rows.
+fn copy_strided(large: &Large) -> Result<()> {
+    let (xs, mut ys) = (
+        large.marked::<bf16>()?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    let (len, rows, width) = (large.elements as u64, large.rows() as u64, WIDTH as u64);
+    let (zero, one) = (0u64, 1u64);
+    launch!(large, code("strided"), "copy_strided_bf16", each_element(large.elements);
+        &len, &one, &width, &rows, &zero, &zero, &one, &width, &xs, &mut ys);
+    let marks = large.marks();
+    let ends = [marks.first(), marks.last()].into_iter().flatten();
+    ends.copied()
+        .try_for_each(|(at, value)| large.expect(&ys, at, value))
 }
 
 fn silu_mul(large: &Large) -> Result<()> {

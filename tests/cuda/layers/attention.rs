@@ -20,7 +20,8 @@ fn inputs(sizes: [usize; 7]) -> [Tensor; 3] {
 
 /// Asserts that attention agrees with that on the CPU. `options` is given the queries.
 fn compare(sizes: [usize; 7], options: &dyn Fn(&Tensor) -> Result<Attention>) -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     agrees_on(
         &device,
         &|x| {
@@ -89,7 +90,8 @@ fn several_parts() -> Result<()> {
 
 #[test]
 fn masks_with_a_gradient() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     let [q, k, v] = inputs([2, 2, 1, 3, 5, 2, 2]);
     agrees_on(
         &device,
@@ -104,7 +106,8 @@ fn masks_with_a_gradient() -> Result<()> {
 /// The second query sees all keys by a finite number. Coarse numbers make scores exact, whatever the order of sums.
 #[test]
 fn rows_hidden_by_a_finite_number() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for number in [-1e4, -1e9, f32::MIN.into()] {
         let mut values = [0f64; 15];
         values[1..3].fill(number);
@@ -145,7 +148,8 @@ fn rows_hidden_by_a_finite_number() -> Result<()> {
 /// All scores are exact in f32 and about 4096, where numbers of f32 are 0.0005 apart. Scores of f16 and bf16 are not exact.
 #[test]
 fn large_scores() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     let [q, k, v] = inputs([1, 2, 1, 3, 5, 15, 2]).map(|x| (x * 4.)?.round()? / 4.);
     let large = |x: Tensor| {
         let (batch, heads, rows, _) = x.dims4()?;
@@ -175,7 +179,8 @@ fn large_scores() -> Result<()> {
 
 #[test]
 fn queries_that_see_nothing_get_zeros() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         let vars = inputs([1, 2, 2, 2, 5, 3, 3])
             .map(|x| Var::from_tensor(&x.to_dtype(dtype)?.to_device(&device)?));

@@ -6,7 +6,8 @@ use crate::gpu::gpu;
 
 /// Asserts that the rows which tokens take, and the gradient of their table, are those of the CPU.
 fn compare(rows: usize, width: usize, tokens: &Tensor) -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     agrees_on(
         &device,
         &|x| {
@@ -31,7 +32,8 @@ fn tokens_that_share_rows() -> Result<()> {
 fn tokens_without_a_row() -> Result<()> {
     compare(3, 4, &Tensor::new(&[2u32, u32::MAX, 0], &Device::Cpu)?)?;
     compare(256, 2, &Tensor::new(&[254u8, u8::MAX, 254], &Device::Cpu)?)?;
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     let table = Var::zeros((3, 4), DType::F32, &device)?;
     let none = Tensor::zeros((2, 0), DType::U32, &device)?;
     let y = Embedding::new(table.as_tensor().clone(), 4).forward(&none)?;

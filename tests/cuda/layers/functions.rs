@@ -1,9 +1,9 @@
 //! Every function of `nn` on the device: against the CPU, and a sample alone against the same sample in a batch.
 
-use candle_core::{DType, Device, Result};
-use candle_headroom::nn::ops;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_headroom::nn::{Activation, Module, ops};
 
-use crate::check::{numbers, rounding};
+use crate::check::{numbers, rounding, same_bits};
 use crate::functions::all;
 use crate::functions::alone::{differences, off_in_sums, off_on_device};
 use crate::gpu::gpu;
@@ -31,6 +31,36 @@ fn no_function_depends_on_the_cut_or_the_device() -> Result<()> {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    Ok(())
+}
+
+/// What a layer is given in pieces is copied first, each element from its place.
+#[test]
+fn views_at_any_strides() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    type View = fn(&Tensor) -> Result<Tensor>;
+    let views: [View; 10] = [
+        |x| x.transpose(0, 3),
+        |x| x.permute((2, 0, 3, 1)),
+        |x| x.narrow(2, 1, 3)?.transpose(1, 2),
+        |x| x.narrow(0, 1, 2)?.narrow(3, 2, 3),
+        |x| x.get(2)?.t(),
+        |x| x.get(1)?.transpose(0, 2)?.narrow(1, 2, 2),
+        |x| x.get(1)?.get(3)?.t()?.get(4),
+        |x| x.narrow(1, 3, 1)?.broadcast_as((3, 7, 5, 6)),
+        |x| x.unsqueeze(0)?.transpose(1, 4), // five dimensions
+        |x| x.narrow(1, 0, 0)?.transpose(2, 3),
+    ];
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let x = numbers(&[3, 4, 5, 6], 1).to_dtype(dtype)?;
+        let on_device = x.to_device(&device)?;
+        for view in &views {
+            let relu = |x: &Tensor| Activation::Relu.forward(&view(x)?);
+            let found = relu(&on_device)?.to_device(&Device::Cpu)?;
+            same_bits(&found, &relu(&x)?)?;
+        }
+    }
     Ok(())
 }
 

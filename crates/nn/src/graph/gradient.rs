@@ -3,7 +3,7 @@
 use candle_core::{Result, Shape, Storage, Tensor};
 
 use crate::bias::add_to_rows;
-use crate::kernel::in_range;
+use crate::kernel::{dense, in_range};
 
 const NAME: &str = "gradient";
 
@@ -70,7 +70,7 @@ impl Gradient {
     fn put(&mut self, part: Part, gradient: &Tensor) -> Result<()> {
         in_range(NAME, [&self.tensor])?;
         let columns = self.tensor.reshape(((), part.period))?;
-        let gradient = gradient.contiguous()?.reshape(((), part.len))?;
+        let gradient = dense(NAME, gradient)?.reshape(((), part.len))?;
         columns.slice_set(&gradient, 1, part.start)?;
         self.filled.push(part);
         Ok(())

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use super::rule::{Rule, Sizes, wide};
-use crate::kernel::cuda;
+use super::rule::{NAME, Rule, Sizes, wide};
+use crate::kernel::{cuda, dense};
 
 /// How many scores a chunk has at most. With their gradients and what both become in the type of the inputs they take 4 MiB on the CPU and
 /// the rule's bytes elsewhere; candle's operations, on Metal and for a learned mask, take several times that. Free memory has no influence, so
@@ -48,7 +48,7 @@ pub fn forward(rule: &Rule, all: [&Tensor; 3], most: usize) -> Result<(Tensor, T
                 continue;
             }
             let values = product(1., &chunk.shaped(&weights)?, &chunk.columns(&v)?, dtype)?;
-            let values = chunk.ungroup(&values)?.transpose(1, 2)?.contiguous()?;
+            let values = dense(NAME, &chunk.ungroup(&values)?.transpose(1, 2)?)?;
             if values.dims() == output.dims() {
                 output = values;
                 continue;
@@ -76,7 +76,7 @@ pub fn backward(
     let [q, k, v, output, gradient] = all;
     let (sizes, dtype, device) = (rule.sizes, q.dtype(), q.device());
     // As the output lies in memory.
-    let gradient = gradient.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+    let gradient = dense(NAME, &gradient.transpose(1, 2)?)?.transpose(1, 2)?;
     let rows = [statistics, output, &gradient];
     let (parts, most) = match of_mask {
         true => (vec![Part::whole(&sizes)], most), // the mask's gradient adds up samples and heads
@@ -380,7 +380,7 @@ impl Chunk<'_> {
         let (sizes, width) = (self.rule.sizes, tensor.dim(D::Minus1)?);
         match sizes.group() {
             1 => Ok(tensor.clone()),
-            _ => tensor.reshape((sizes.batch, sizes.key_heads, (), width)),
+            _ => dense(NAME, tensor)?.reshape((sizes.batch, sizes.key_heads, (), width)),
         }
     }
 
@@ -423,7 +423,7 @@ fn into_rows(into: &mut Tensor, chunk: &Chunk, scores: &Tensor) -> Result<()> {
     let sum = sum.pad_with_zeros(3, 0, hidden)?;
     match into.dim(2)? {
         1 => *into = (&*into + sum)?,
-        _ => into.slice_set(&sum.contiguous()?, 2, chunk.first)?,
+        _ => into.slice_set(&dense(NAME, &sum)?, 2, chunk.first)?,
     }
     Ok(())
 }

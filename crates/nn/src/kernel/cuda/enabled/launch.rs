@@ -30,7 +30,7 @@ pub enum Argument<'a> {
     /// The bits of a number of at most 8 bytes, the lowest first. CUDA's hosts are little-endian: a parameter of 4 bytes reads the
     /// lower half. 0 is also a null pointer.
     Bits(u64),
-    /// What [`source_of`] and [`target`] return, or a structure.
+    /// What [`elements_of`] and [`target`] return, or a structure.
     Elements(Box<dyn Elements + 'a>),
 }
 
@@ -94,6 +94,8 @@ pub struct Launch {
     pub tensors: Vec<Tensor>,
     /// The elements that it reads or writes of each tensor. One that is null or is read at strides has 0.
     counts: Vec<usize>,
+    /// Whether it knows the strides of the tensors that it reads, of which `counts` has the elements from the first to the last.
+    knows_strides: bool,
 }
 
 impl Launch {
@@ -109,6 +111,16 @@ impl Launch {
             arguments: numbers.into_iter().map(Argument::Bits).collect(),
             tensors: Vec::new(),
             counts: counts.into(),
+            knows_strides: false,
+        }
+    }
+
+    /// For a kernel that is given the strides of the tensors that it reads.
+    pub fn at_strides(self) -> Self {
+        let knows_strides = true;
+        Self {
+            knows_strides,
+            ..self
         }
     }
 
@@ -131,7 +143,11 @@ impl Launch {
         let mut tensors = Vec::new();
         for storage in &storages {
             tensors.push(match storage {
-                Some((storage, layout)) => source_of(storage, layout, name)?,
+                Some((storage, layout)) if self.knows_strides => {
+                    let range = (Bound::Included(layout.start_offset()), Bound::Unbounded);
+                    elements_of(storage, range, name)?
+                }
+                Some((storage, layout)) => elements_of(storage, range(layout, name)?, name)?,
                 None => Argument::Bits(0),
             });
         }
@@ -236,16 +252,15 @@ fn elements<'a>(view: impl Elements + 'a) -> Argument<'a> {
     Argument::Elements(Box::new(view))
 }
 
-/// A contiguous tensor on a device, of f64, f32, f16, bf16 or i64, to read.
-fn source_of<'a>(
+/// Elements of a tensor on a device, of f64, f32, f16, bf16 or i64, to read.
+fn elements_of<'a>(
     storage: &'a Storage,
-    layout: &Layout,
+    range: (Bound<usize>, Bound<usize>),
     name: &'static str,
 ) -> Result<Argument<'a>> {
     let Storage::Cuda(storage) = storage else {
         return Err(mismatch(name));
     };
-    let range = range(layout, name)?;
     part!(&storage.slice, try_slice, range).ok_or_else(|| mismatch(name))
 }
 
@@ -262,6 +277,7 @@ fn target<'a>(
     part!(&mut storage.slice, try_slice_mut, range).ok_or_else(|| mismatch(name))
 }
 
+/// The elements of a contiguous tensor.
 fn range(layout: &Layout, name: &'static str) -> Result<(Bound<usize>, Bound<usize>)> {
     let (start, end) = layout.contiguous_offsets().ok_or_else(|| mismatch(name))?;
     Ok((Bound::Included(start), Bound::Excluded(end)))

@@ -3,6 +3,7 @@ mod kernels;
 mod launch;
 mod product;
 mod rotation;
+mod strided;
 
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
@@ -13,6 +14,7 @@ pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
 pub use product::{multiply, product_of, put_product, regular};
 pub use rotation::{Turn, rotate_both};
+pub use strided::copied;
 
 /// Memory of one element whose value has no meaning: a scalar of the graph, or what is left where a storage was moved away.
 pub fn unread(device: &CudaDevice, dtype: DType) -> Result<CudaStorage> {

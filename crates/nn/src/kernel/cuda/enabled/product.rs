@@ -8,7 +8,7 @@ use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Ten
 use half::{bf16, f16};
 
 use super::unwritten;
-use crate::kernel::{Element, InPlace, in_place, mismatch, tensor};
+use crate::kernel::{Element, InPlace, dense, in_place, mismatch, tensor};
 
 const NAME: &str = "product";
 
@@ -35,7 +35,7 @@ pub fn multiply(factor: f64, adds: bool, into: Target, a: Source, b: Source) -> 
 pub fn regular(tensor: &Tensor) -> Result<Tensor> {
     match Stored::new(tensor.layout()) {
         Ok(_) => Ok(tensor.clone()),
-        Err(_) => tensor.contiguous(),
+        Err(_) => dense(NAME, tensor),
     }
 }
 
