@@ -25,7 +25,8 @@ pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 /// ```
 /// use candle_headroom::memory::library_reserve;
 ///
-/// assert_eq!(library_reserve(24 << 30), 24 * (1 << 30) / 100 * 3 + 7);
+/// assert_eq!(library_reserve(8 << 30), 512 << 20);
+/// assert_eq!(library_reserve(24_000_000_000), 720_000_000);
 /// ```
 pub const fn library_reserve(total: u64) -> u64 {
     let part = total / 100 * 3;

@@ -3,13 +3,18 @@
 //! Values are candle's: rows of the table, unchanged. The gradient has the shape of the table. A token that occurs any number of
 //! times gets the sum of its gradients, which is computed in f32, f64 for f64, and rounded to the type of the table once.
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{CpuStorage, DType, Layout, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use super::graph::record_lean;
 #[cfg(feature = "cuda")]
 use super::kernel::cuda;
-use super::kernel::{IndexRangeError, count_in_range, runs_on, sum_type};
+use super::kernel::{
+    InPlace, IndexRangeError, Number, count_in_range, in_place, mismatch, runs_on, slice_of,
+    slice_of_mut, sum_type,
+};
+
+const NAME: &str = "embedding";
 
 /// The rows of a table that numbers name, as [`candle_nn::Embedding`]: the numbers have the type u8, u32 or i64 and any shape, and the
 /// result has one more dimension, of `hidden_size`.
@@ -17,7 +22,7 @@ use super::kernel::{IndexRangeError, count_in_range, runs_on, sum_type};
 /// The gradient of a row is the sum over all places that name it. For f16 and bf16 it is computed in f32, in a table of that type,
 /// and rounded once: in candle's the sum of a frequent token stops growing.
 ///
-/// It keeps the numbers, and on the CPU its output for f32 and f64.
+/// It keeps the numbers.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -100,16 +105,17 @@ impl Module for Embedding {
         let table = &self.embeddings;
         if table.device().is_cuda() && u32::try_from(table.elem_count()).is_err() {
             let (elements, of) = (table.elem_count(), "elements of the table");
-            return Err(IndexRangeError::of("embedding", elements, of));
+            return Err(IndexRangeError::of(NAME, elements, of));
         }
         let elements = indexes.elem_count().saturating_mul(self.hidden_size);
-        count_in_range("embedding", table.device(), elements)?;
+        count_in_range(NAME, table.device(), elements)?;
         let mut dims = indexes.dims().to_vec();
         dims.push(self.hidden_size);
         let indexes = indexes.flatten_all()?.contiguous()?;
         let (dtype, wide) = (table.dtype(), sum_type(table.dtype()));
         let has_kernel = table.device().is_cuda() && runs_on(table.device()) && table.rank() == 2;
-        if dtype == wide && !has_kernel {
+        let is_cpu = table.device().is_cpu();
+        if dtype == wide && !has_kernel && !is_cpu {
             // candle's operation sums in this type, without another table.
             let rows = table.contiguous()?.index_select(&indexes, 0)?;
             return rows.reshape(dims);
@@ -121,7 +127,7 @@ impl Module for Embedding {
         };
         let rows = rows.reshape(dims)?;
         let (shape, device) = (table.shape().clone(), table.device().clone());
-        record_lean("embedding", [table], rows, move |gradient, _| {
+        record_lean(NAME, [table], rows, move |gradient, _| {
             if gradient.elem_count() == 0 {
                 return Ok([Some(Tensor::zeros(&shape, dtype, &device)?)]);
             }
@@ -132,10 +138,44 @@ impl Module for Embedding {
             let sums = Tensor::zeros(&shape, wide, &device)?;
             let gradient = gradient.to_dtype(wide)?.contiguous()?;
             let gradient = gradient.reshape((indexes.elem_count(), ()))?;
-            let sums = sums.index_add(&indexes, &gradient, 0)?;
+            let sums = match is_cpu {
+                true => add_to_chosen(sums, &indexes, &gradient)?,
+                false => sums.index_add(&indexes, &gradient, 0)?,
+            };
             Ok([Some(sums.to_dtype(dtype)?)])
         })
     }
+}
+
+/// Adds rows (n, width) to those of a table on the CPU that `indexes` (n) names, one after the other: in place, because candle's operation makes
+/// another table.
+fn add_to_chosen(table: Tensor, indexes: &Tensor, rows: &Tensor) -> Result<Tensor> {
+    let indexes = indexes.to_dtype(DType::U32)?.to_vec1()?;
+    in_place(NAME, &table, |table, layout| match table {
+        InPlace::Cpu(CpuStorage::F32(table)) => add_each(table, layout, &indexes, rows),
+        InPlace::Cpu(CpuStorage::F64(table)) => add_each(table, layout, &indexes, rows),
+        _ => Err(mismatch(NAME)),
+    })?;
+    Ok(table)
+}
+
+fn add_each<S: Number>(
+    table: &mut [S],
+    layout: &Layout,
+    indexes: &[u32],
+    rows: &Tensor,
+) -> Result<()> {
+    let (storage, of_rows) = rows.storage_and_layout();
+    let rows = slice_of::<S>(&storage, of_rows, NAME)?;
+    let table = slice_of_mut(table, layout, NAME)?;
+    let width = (rows.len() / indexes.len().max(1)).max(1);
+    for (index, row) in indexes.iter().zip(rows.chunks(width)) {
+        let first = *index as usize * width;
+        let sums = table.get_mut(first..first + width);
+        let sums = sums.ok_or_else(|| mismatch(NAME))?;
+        sums.iter_mut().zip(row).for_each(|(sum, y)| *sum += *y);
+    }
+    Ok(())
 }
 
 /// Makes an [`Embedding`] with a table (`in_size`, `out_size`) named `weight`, initialized as by [`candle_nn::embedding()`].

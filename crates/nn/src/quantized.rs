@@ -1,8 +1,8 @@
-//! Quantized matrix products with a backward pass to their input. Everything else is candle's.
+//! Quantized matrix products for training what comes before them. Everything else is candle's.
 //!
-//! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, gets the gradient of
-//! the product with the dequantized weight, in f32. The backward pass dequantizes a few MiB of the weight at a time, 64 on CUDA, so it takes
-//! little memory; [`QMatMul`] names two types that are an exception on a GPU.
+//! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, is trained through the product
+//! with the dequantized weight. Both passes dequantize a few MiB of the weight at a time, 64 on CUDA, so they take little memory; [`QMatMul`]
+//! names two types that are an exception on a GPU.
 
 use std::sync::Arc;
 
@@ -11,15 +11,17 @@ use candle_core::{D, DType, Device, Module, Result, Tensor, bail, quantized};
 
 use super::graph::{Backward, record};
 use super::kernel::in_range;
+use super::seed::is_seeded;
 
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
-/// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
-/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB (64 on CUDA) or one row; on a GPU all of a
-/// Q8_1 or Q8K weight, for which candle has no kernel that does so.
+/// Where x is in the graph, and within [`seeded`](crate::seeded), as in the closures of candle-headroom's trainers and in a
+/// [`recompute`](crate::recompute()) region, the product is that with the dequantized weight, in the type of x (on the CPU in f32), and
+/// so is the gradient of x, in f32. Some rows of the weight are dequantized at a time, also of one in f16, at most 4 MiB (64 on CUDA) or
+/// one row; on a GPU all of a Q8_1 or Q8K weight, for which candle has no kernel that does so.
 ///
-/// On CUDA candle chooses its kernel by the number of rows of x. All round x to 8 bits, so a product differs with the cut of a batch
-/// within that rounding.
+/// Elsewhere, as where a model generates text, the forward pass is candle's. It rounds x to 8 bits, and on CUDA chooses a kernel by the number
+/// of rows, so that a row's result would depend on the others of its batch.
 ///
 /// It keeps its output.
 ///
@@ -258,8 +260,7 @@ impl QMatMul {
                     return dys.matmul(&weight.dequantize(dys.device())?);
                 }
                 by_rows(&dys, weight.shape().dims2()?, |first, len| {
-                    let numbers = (first as u32, (first + len) as u32);
-                    weight.embedding(&Tensor::arange(numbers.0, numbers.1, dys.device())?)
+                    rows_of(weight, first, len)
                 })
             }
             Self::Tensor(weight) | Self::TensorF16(weight) => match weight.dtype() {
@@ -276,7 +277,12 @@ impl QMatMul {
 
 impl Module for QMatMul {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.multiply(xs, |weight, xs| weight.forward(xs))
+        match self {
+            Self::QTensor(weight) if xs.track_op() || is_seeded() => {
+                self.multiply(xs, |_, xs| product(xs, weight))
+            }
+            _ => self.multiply(xs, |weight, xs| weight.forward(xs)),
+        }
     }
 }
 
@@ -285,16 +291,57 @@ fn has_rows(weight: &QTensor) -> bool {
     weight.device().is_cpu() || !matches!(weight.dtype(), GgmlDType::Q8_1 | GgmlDType::Q8K)
 }
 
+/// Some rows of a weight, in f32.
+fn rows_of(weight: &QTensor, first: usize, len: usize) -> Result<Tensor> {
+    let numbers = (first as u32, (first + len) as u32);
+    weight.embedding(&Tensor::arange(numbers.0, numbers.1, &weight.device())?)
+}
+
+/// x · Wᵀ with the dequantized weight, some rows of it at a time.
+fn product(xs: &Tensor, weight: &QTensor) -> Result<Tensor> {
+    let ((rows, width), device) = (weight.shape().dims2()?, xs.device());
+    // As in the layers of numbers: candle's products of 16 bits on the CPU add up in them.
+    let dtype = match device.is_cpu() && xs.dtype() != DType::F64 {
+        true => DType::F32,
+        false => xs.dtype(),
+    };
+    let flat = xs.flatten_to(D::Minus2)?.to_dtype(dtype)?;
+    let part = |weight: Tensor| flat.matmul(&weight.to_dtype(dtype)?.t()?);
+    let ys = match has_rows(weight) {
+        false => part(weight.dequantize(device)?)?,
+        true => {
+            let parts = parts(rows, width, device);
+            let parts = parts.map(|(first, len)| part(rows_of(weight, first, len)?));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            match &parts[..] {
+                [whole] => whole.clone(),
+                parts => Tensor::cat(parts, 1)?,
+            }
+        }
+    };
+    let mut dims = xs.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = rows;
+    }
+    ys.to_dtype(xs.dtype())?.reshape(dims)
+}
+
+/// The first row and the number of rows of each part of a weight that is dequantized at once.
+fn parts(rows: usize, width: usize, device: &Device) -> impl Iterator<Item = (usize, usize)> {
+    let len = (at_once(device) / width.max(1)).max(1);
+    (0..rows)
+        .step_by(len)
+        .map(move |first| (first, len.min(rows - first)))
+}
+
 /// dy · W, with the f32 rows of W from a number on, as many as asked for.
 fn by_rows(
     dys: &Tensor,
     (rows, width): (usize, usize),
     weight: impl Fn(usize, usize) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let at_once = (at_once(dys.device()) / width.max(1)).max(1);
     let mut sum: Option<Tensor> = None;
-    for first in (0..rows).step_by(at_once) {
-        let len = at_once.min(rows - first);
+    for (first, len) in parts(rows, width, dys.device()) {
         let part = dys.narrow(1, first, len)?.contiguous()?;
         let product = part.matmul(&weight(first, len)?)?;
         sum = Some(match sum {

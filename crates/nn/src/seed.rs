@@ -75,6 +75,11 @@ pub fn is_frozen() -> bool {
     SCOPE.get().1
 }
 
+/// Whether [`seeded`] runs on this thread.
+pub fn is_seeded() -> bool {
+    SCOPE.get().0.is_some()
+}
+
 /// The seed of a scope of its own for the next draw.
 pub fn derive() -> u64 {
     let Draw { seed, call } = draw();

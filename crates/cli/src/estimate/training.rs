@@ -301,7 +301,7 @@ impl Model<'_> {
     /// multiplies half types in f32.
     fn within_block(&self, tokens: f64) -> f64 {
         let (width, inner) = (self.width(), self.config.inner as f64);
-        let mut within = self.size() * (4. * inner + 2. * width);
+        let mut within = self.size() * (3. * inner + 2. * width);
         if self.is_half() && self.training.lora.is_some() {
             within += 2. * inner * 4.;
         }
@@ -325,11 +325,11 @@ impl Model<'_> {
     fn at_loss(&self, tokens: f64, way: Way) -> f64 {
         let (vocabulary, size, table) = (self.vocabulary(), self.size(), self.table());
         if !way.without_logits {
-            // The logits and their gradient, then candle's sum of the weight's gradient.
+            // The logits and their gradient, then those of the weight.
             let logits = tokens * vocabulary * size;
             let hidden = tokens * self.width() * size;
             let product = logits + hidden + table + self.converted(tokens);
-            return logits + product.max(hidden + 3. * table);
+            return logits + product.max(hidden + table);
         }
         let hidden = tokens * self.width() * 4.;
         let own = table * 4. / size;
@@ -340,7 +340,7 @@ impl Model<'_> {
         };
         let chunk = self.rows(tokens) * vocabulary * logit;
         let converted = if self.is_half() { own } else { 0. };
-        hidden + (own + chunk).max(3. * table + converted)
+        hidden + (own + chunk).max(table + converted)
     }
 
     /// Copies for the last product's gradients on the CPU: of the logits' gradient for that of the weight, and for half types f32 ones of all

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var, quantized};
 use candle_headroom_nn::quantized::QMatMul;
+use candle_headroom_nn::{recompute, seeded};
 
 use crate::check::{STRIDES, difference, differentiate, factors, numbers, rounding, same_bits};
 
@@ -166,4 +167,52 @@ fn wrong_inputs_are_errors() -> Result<()> {
     let xs = Tensor::zeros((1, 1, 256), DType::F32, &Device::Cpu)?;
     assert!(layer.indexed_moe_forward(&xs, &ids).is_err());
     Ok(())
+}
+
+/// In training a product is that with the dequantized weight, to rounding: candle's rounds x to 8 bits, which is a hundred times as much.
+#[test]
+fn training_takes_the_dequantized_weight() -> Result<()> {
+    for dtype in TYPES {
+        // Two parts of rows of this width.
+        for rows in [9, 4100] {
+            let weight = weight(rows, dtype)?;
+            let layer = QMatMul::from_arc(weight.clone())?;
+            let exact = weight.dequantize(&Device::Cpu)?.to_dtype(DType::F64)?;
+            for input in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+                if !matches!(layer, QMatMul::QTensor(_)) {
+                    continue;
+                }
+                let xs = numbers(&[2, 3, 256], 1).to_dtype(input)?;
+                let var = Var::from_tensor(&xs)?;
+                let trained = layer.forward(&var)?;
+                let seeded = seeded(1, || layer.forward(&xs))?;
+                same_bits(&trained, &seeded)?;
+                assert_eq!(
+                    (trained.dims(), trained.dtype()),
+                    (&[2, 3, rows][..], input)
+                );
+                let wide = xs.to_dtype(DType::F64)?.flatten_to(1)?;
+                let expected = wide.matmul(&exact.t()?)?.reshape((2, 3, rows))?;
+                let off = difference(&trained.to_dtype(DType::F64)?, &expected);
+                assert!(off <= rounding(input), "{dtype:?} {input:?}: {off:e} off");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The two runs of a region agree, though only the second one is in a graph.
+#[test]
+fn a_region_runs_twice_alike() -> Result<()> {
+    let weight = weight(9, GgmlDType::Q4K)?;
+    let layer = Arc::new(QMatMul::from_arc(weight.clone())?);
+    let xs = Var::from_tensor(&numbers(&[4, 256], 1).to_dtype(DType::F32)?)?;
+    let (inner, plain) = (layer.clone(), layer.forward(&xs)?);
+    let ys = recompute(xs.as_tensor(), move |x| inner.forward(x))?;
+    same_bits(&ys, &plain)?;
+    let gradient = |ys: Tensor| -> Result<Tensor> {
+        let mut store = ys.sqr()?.sum_all()?.backward()?;
+        Ok(store.remove(&xs).expect("a gradient"))
+    };
+    same_bits(&gradient(ys)?, &gradient(plain)?)
 }
