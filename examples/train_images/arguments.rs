@@ -22,8 +22,8 @@ pub struct Arguments {
     /// Device to train on: `cpu`, or `cuda:0` for the first GPU.
     #[arg(long, default_value = "cpu")]
     pub device: Place,
-    /// Memory that training may use on the device, such as 9MiB.
-    #[arg(long, default_value = "9MiB")]
+    /// Memory that training may use on the device, such as 12MiB.
+    #[arg(long, default_value = "12MiB")]
     pub budget: ByteSize,
     /// Sets no budget: each batch runs as one micro-batch.
     #[arg(long)]

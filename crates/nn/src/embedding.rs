@@ -150,10 +150,19 @@ impl Module for Embedding {
 /// Adds rows (n, width) to those of a table on the CPU that `indexes` (n) names, one after the other: in place, because candle's operation makes
 /// another table.
 fn add_to_chosen(table: Tensor, indexes: &Tensor, rows: &Tensor) -> Result<Tensor> {
-    let indexes = indexes.to_dtype(DType::U32)?.to_vec1()?;
+    // For candle the largest number of a type takes no row.
+    let none = match indexes.dtype() {
+        DType::U8 => u8::MAX.into(),
+        _ => u32::MAX,
+    };
+    let indexes: Vec<u32> = indexes.to_dtype(DType::U32)?.to_vec1()?;
+    let chosen = indexes
+        .into_iter()
+        .map(|index| (index != none).then_some(index));
+    let chosen: Vec<_> = chosen.collect();
     in_place(NAME, &table, |table, layout| match table {
-        InPlace::Cpu(CpuStorage::F32(table)) => add_each(table, layout, &indexes, rows),
-        InPlace::Cpu(CpuStorage::F64(table)) => add_each(table, layout, &indexes, rows),
+        InPlace::Cpu(CpuStorage::F32(table)) => add_each(table, layout, &chosen, rows),
+        InPlace::Cpu(CpuStorage::F64(table)) => add_each(table, layout, &chosen, rows),
         _ => Err(mismatch(NAME)),
     })?;
     Ok(table)
@@ -162,14 +171,15 @@ fn add_to_chosen(table: Tensor, indexes: &Tensor, rows: &Tensor) -> Result<Tenso
 fn add_each<S: Number>(
     table: &mut [S],
     layout: &Layout,
-    indexes: &[u32],
+    chosen: &[Option<u32>],
     rows: &Tensor,
 ) -> Result<()> {
     let (storage, of_rows) = rows.storage_and_layout();
     let rows = slice_of::<S>(&storage, of_rows, NAME)?;
     let table = slice_of_mut(table, layout, NAME)?;
-    let width = (rows.len() / indexes.len().max(1)).max(1);
-    for (index, row) in indexes.iter().zip(rows.chunks(width)) {
+    let width = (rows.len() / chosen.len().max(1)).max(1);
+    for (index, row) in chosen.iter().zip(rows.chunks(width)) {
+        let Some(index) = index else { continue };
         let first = *index as usize * width;
         let sums = table.get_mut(first..first + width);
         let sums = sums.ok_or_else(|| mismatch(NAME))?;
