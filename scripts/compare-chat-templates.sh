@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3 -m pip install --quiet --target "$work/packages" jinja2 transformers==4.57.1
+python3 -m pip install --quiet --target "$work/packages" jinja2 transformers==5.23.0
 python3 -m pip install --quiet --no-deps --target "$work/packages" trl==1.16.0
 PYTHONPATH="$work/packages" python3 - "$work" <<'EOF'
 import json, pathlib, shutil, sys

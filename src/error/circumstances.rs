@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 /// | library workspace | `CUBLAS_STATUS_ALLOC_FAILED`, `CURAND_STATUS_ALLOCATION_FAILED`, and of cuDNN `CUDNN_STATUS_ALLOC_FAILED` and `…_DEVICE_ALLOCATION_FAILED` |
 /// | host memory | `NVRTC_ERROR_OUT_OF_MEMORY`, and of cuDNN `…_HOST_ALLOCATION_FAILED` |
 ///
+/// Libraries often say `NOT_INITIALIZED`, `INTERNAL_ERROR` or `EXECUTION_FAILED` in place of the second row. In trainers, in
+/// [`process_batches`](crate::process_batches), in [`find_batch_size`](crate::batch::find_batch_size) and where a GPU's memory is opened, these are
+/// exhaustions of a workspace too if the device is healthy and has less than the [`library_reserve`](crate::memory::library_reserve) free.
+///
 /// ```
 /// use candle_headroom::ErrorExt;
 /// use candle_headroom::error::Resource;
