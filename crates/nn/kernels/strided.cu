@@ -1,4 +1,4 @@
-// A contiguous copy of a tensor of four dimensions at any strides: src/kernel/range.rs.
+// A contiguous copy of a tensor of four dimensions at any strides: src/kernel/dense.rs.
 
 #include "rows.cuh"
 

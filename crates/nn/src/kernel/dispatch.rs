@@ -3,7 +3,7 @@ use half::{bf16, f16};
 
 use super::cuda::CudaKernel;
 use super::storage::{mismatch, no_kernels, same_device, same_type};
-use super::{Number, blocks, cuda, range, rows_at_once, sum_type};
+use super::{Number, blocks, cuda, dense, rows_at_once, sum_type};
 
 /// Whether there are kernels for a device. On others operations of this module are compositions of candle's.
 pub fn runs_on(device: &Device) -> bool {
@@ -66,7 +66,7 @@ fn checked(
         let expected = if index < wide { sum_type(dtype) } else { dtype };
         same_type(name, input.dtype(), expected)?;
         same_device(name, input.device(), device)?;
-        dense.push(range::dense(name, &input.detach())?);
+        dense.push(dense::dense(name, &input.detach())?);
     }
     Ok((dtype, device.clone(), dense))
 }

@@ -6,6 +6,7 @@
 
 mod blocks;
 pub mod cuda;
+mod dense;
 mod dispatch;
 mod element;
 #[allow(unsafe_code, reason = "calls gemm")]
@@ -15,9 +16,10 @@ mod range;
 mod rows;
 mod storage;
 
+pub use dense::dense;
 pub use dispatch::{Extent, Kernel, Plan, run, runs_on};
 pub use element::{Element, Number, sum_type};
-pub use range::{IndexRangeError, count_in_range, dense, in_range, is_in_range};
+pub use range::{IndexRangeError, count_in_range, in_range, is_in_range};
 pub use rows::{
     by_rows, max_of, on_all_threads, rows_at_once, rows_of_part, sum_of, sum_of_products,
     with_scratch,

@@ -47,19 +47,3 @@ pub fn in_range<'a>(
     let mut tensors = tensors.into_iter();
     tensors.try_for_each(|tensor| count_in_range(name, tensor.device(), tensor.elem_count()))
 }
-
-/// A contiguous tensor of the same values. On CUDA, outside the graph, this crate copies it unless it is contiguous already, else candle.
-pub fn dense(name: &'static str, tensor: &Tensor) -> Result<Tensor> {
-    if tensor.is_contiguous() {
-        return Ok(tensor.clone());
-    }
-    #[cfg(feature = "cuda")]
-    if tensor.device().is_cuda()
-        && !tensor.track_op()
-        && let Some(copy) = super::cuda::copied(tensor)?
-    {
-        return Ok(copy);
-    }
-    in_range(name, [tensor])?;
-    tensor.contiguous()
-}
