@@ -108,7 +108,9 @@ fn free(pointer: u64, stream: Option<u64>) -> Outcome {
         .map(|handle| handle.device);
     let owner = simulator::owner(pointer);
     // By CUDA's documentation only a default stream needs a current context.
-    let of_stream = own.filter(|_| current::get() == 0).and_then(simulator::lock);
+    let of_stream = own
+        .filter(|_| current::get() == 0)
+        .and_then(simulator::lock);
     let usable = match of_stream.filter(|device| !device.frees_need_context) {
         Some(mut device) => {
             device.faults.call();
