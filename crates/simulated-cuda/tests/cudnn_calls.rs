@@ -130,7 +130,7 @@ fn a_handle_takes_memory_and_fails_without_it() {
     assert_eq!(counters().device_used, before);
 
     let mut handle = 0;
-    simulated_cuda_fail_library(0, 1, 1);
+    simulated_cuda_fail_library(0, 1, 1, 0);
     assert_eq!(
         unsafe { cudnnCreate(&mut handle) },
         DEVICE_ALLOCATION_FAILED

@@ -159,7 +159,7 @@ fn a_product_beyond_its_memory_loses_the_context_and_ordered_failures_do_not() {
             handle, 0, 0, size, size, size, one, block, size, block, size, zero, to, size,
         )
     };
-    simulated_cuda_fail_library(0, 1, 1);
+    simulated_cuda_fail_library(0, 1, 1, 0);
     assert_eq!(product(2), ALLOC_FAILED);
     assert_eq!(product(2), 0);
     assert_eq!(
