@@ -143,6 +143,10 @@ pub fn encode(
                             };
                             cut.fit(tokens, (begin, start), most)
                         }
+                        [] => {
+                            cut.pairs += 1;
+                            None
+                        }
                         _ => Some(part),
                     });
                 }
