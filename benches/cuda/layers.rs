@@ -351,8 +351,9 @@ impl Layer {
         let v = heads(2, self.key_heads)?;
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         let mixed = nn::attention(&q, &k, &v, &nn::Attention::default().causal())?;
-        let x = nn::ops::add(&self.linear(3, &Self::by_token(&mixed)?)?, x)?;
-        let normed = nn::ops::rms_norm(&x, &self.norms[1], 1e-5)?;
+        let norm = nn::RmsNorm::new(self.norms[1].clone(), 1e-5);
+        let mixed = self.linear(3, &Self::by_token(&mixed)?)?;
+        let (x, normed) = norm.forward_residual(&mixed, x)?;
         let hidden = nn::ops::swiglu(&self.linear(4, &normed)?)?;
         nn::ops::add(&self.linear(5, &hidden)?, &x)
     }

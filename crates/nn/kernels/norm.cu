@@ -35,11 +35,26 @@ static __device__ void rows_forward(uint64_t width, double eps, uint32_t center,
     });
 }
 
+// The same of xs + residual, which it writes too, rounded.
+template <typename T>
+static __device__ void rows_forward_sum(uint64_t width, double eps, uint32_t center, const T *xs, const T *residual,
+                                        const T *weight, const T *bias, T *sums, T *ys) {
+    const uint64_t start = blockIdx.x * width;
+    each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
+        const Four<T> more = load(residual + start + i, count);
+        put(sums + start + i, count, load(xs + start + i, count), [&](T x, uint32_t j) { return widen(x) + widen(more.values[j]); });
+    });
+    // All threads read the first element of the row.
+    __syncthreads();
+    rows_forward<T>(width, eps, center, sums, weight, bias, ys);
+}
+
 // Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: a row of each
-// for each block, all of dw first.
+// for each block, all of dw first. `more`, unless it is null, is added to dx.
 template <typename T>
 static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center,
-                                     uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums) {
+                                     uint32_t with_sums, const T *xs, const T *weight, const T *dys, const T *more, T *dxs,
+                                     Wide<T> *sums) {
     const uint64_t start = blockIdx.x * rows_of_block;
     const uint64_t end = min(start + rows_of_block, rows);
     const Held<T> w(weight, width);
@@ -77,10 +92,11 @@ static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t row
         of_g = center ? over_block<Sum>(of_g) / (Wide<T>)width : 0;
         each_four<T>(width, [&](uint64_t i, uint64_t count, uint32_t group) {
             const Four<T> dys = dy.at(i, count, group), ws = w.at(i, count, group);
+            const Four<T> of_sum = more ? load(more + row * width + i, count) : Four<T>();
             put(dx + i, count, x.at(i, count, group), [&](T x, uint32_t j) {
                 const Wide<T> normal = of_row.centered(x) * of_row.scale;
                 const Wide<T> g = widen(dys.values[j]) * widen(ws.values[j]);
-                return of_row.scale * (g - of_g - normal * along);
+                return of_row.scale * (g - of_g - normal * along) + widen(of_sum.values[j]);
             });
         });
     }
@@ -92,10 +108,21 @@ static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t row
     });
 }
 
+template <typename T, typename... Arguments> static __device__ void rows_backward_sum(Arguments... arguments) {
+    rows_backward<T>(arguments...);
+}
+
 KERNEL(rows_forward,
        (uint64_t width, double eps, uint32_t center, const T *xs, const T *weight, const T *bias, T *ys),
        (width, eps, center, xs, weight, bias, ys))
+KERNEL(rows_forward_sum,
+       (uint64_t width, double eps, uint32_t center, const T *xs, const T *residual, const T *weight, const T *bias, T *sums, T *ys),
+       (width, eps, center, xs, residual, weight, bias, sums, ys))
 KERNEL(rows_backward,
        (uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center, uint32_t with_sums,
         const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums),
-       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums))
+       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, (const T *)nullptr, dxs, sums))
+KERNEL(rows_backward_sum,
+       (uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center, uint32_t with_sums,
+        const T *xs, const T *weight, const T *dys, const T *more, T *dxs, Wide<T> *sums),
+       (width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, more, dxs, sums))

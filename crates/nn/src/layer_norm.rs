@@ -10,10 +10,11 @@ use candle_core::{D, Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 pub use candle_nn::layer_norm::LayerNormConfig;
 
-use super::graph::{Backward, Gradients, record};
+use super::graph::{Backward, Gradients, Mail, mail, operation, record};
 use super::kernel::{
     self, Extent, Kernel, Number, Plan, rows_of_part, same_type, sum_of, sum_of_products,
 };
+use super::ops::elementwise::add;
 
 /// Layer normalization over the last dimension, as [`candle_nn::LayerNorm`], with a backward pass.
 ///
@@ -145,6 +146,42 @@ impl LayerNorm {
     /// ```
     pub fn remove_mean(&self) -> bool {
         self.0.remove_mean()
+    }
+
+    /// x + `residual`, both of one shape and type, and the norm of this sum. On CUDA these are one kernel, and so are their gradients.
+    ///
+    /// It keeps both outputs.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::LayerNorm;
+    ///
+    /// let norm = LayerNorm::new_no_bias(Tensor::ones(2, DType::F32, &Device::Cpu)?, 0.);
+    /// let x = Tensor::new(&[[1f32, 5.]], &Device::Cpu)?; // what a block computes
+    /// let residual = Tensor::new(&[[1f32, 1.]], &Device::Cpu)?; // and what it received
+    /// let (sum, y) = norm.forward_residual(&x, &residual)?;
+    /// assert_eq!(sum.to_vec2::<f32>()?, [[2., 6.]]);
+    /// assert_eq!(y.to_vec2::<f32>()?, [[-1., 1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes, types or devices differ, or the weight does not match.
+    pub fn forward_residual(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (weight, bias) = (self.weight(), self.bias());
+        let width = xs.dim(D::Minus1)?;
+        let mut parameters = [Some(weight), bias].into_iter().flatten();
+        let is_one = parameters.all(|parameter| parameter.dims() == [width])
+            && xs.shape() == residual.shape()
+            && kernel::runs_on(xs.device())
+            && xs.elem_count() > 0;
+        if !is_one {
+            let sum = add(xs, residual)?;
+            let ys = self.forward(&sum)?;
+            return Ok((sum, ys));
+        }
+        let (eps, center) = (self.eps(), self.remove_mean());
+        normalize_sum(Rows { width, eps, center }, [xs, residual], weight, bias)
     }
 }
 
@@ -311,6 +348,27 @@ impl RmsNorm {
     pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
         self.0.forward(xs)
     }
+
+    /// x + `residual` and the norm of this sum, as [`LayerNorm::forward_residual`].
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::RmsNorm;
+    ///
+    /// let norm = RmsNorm::new(Tensor::ones(2, DType::F32, &Device::Cpu)?, 0.);
+    /// let x = Tensor::new(&[[1f32, -3.]], &Device::Cpu)?; // what a block computes
+    /// let residual = Tensor::new(&[[1f32, 1.]], &Device::Cpu)?; // and what it received
+    /// let (sum, y) = norm.forward_residual(&x, &residual)?;
+    /// assert_eq!(sum.to_vec2::<f32>()?, [[2., -2.]]);
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., -1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes, types or devices differ, or the weight does not match.
+    pub fn forward_residual(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.0.forward_residual(xs, residual)
+    }
 }
 
 impl From<candle_nn::RmsNorm> for RmsNorm {
@@ -382,17 +440,18 @@ pub(crate) fn normalize(
     let ys = match xs.elem_count() {
         0 => xs.zeros_like()?,
         _ => {
-            let shift = match bias {
-                Some(bias) => bias.detach(),
-                None => weight.zeros_like()?,
-            };
-            let [ys] = kernel::run(&rows, [xs, weight, &shift])?;
+            let [ys] = kernel::run(&rows, [xs, weight, &shift(weight, bias)?])?;
             ys
         }
     };
     let none = weight.detach();
     let inputs = [xs, weight, bias.unwrap_or(&none)];
     record(name, inputs, ys, move |given| backward(rows, given))
+}
+
+/// What is added to the product with the weight.
+fn shift(weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    bias.map_or_else(|| weight.zeros_like(), |bias| Ok(bias.detach()))
 }
 
 /// The gradients of the input and of its parameters.
@@ -405,6 +464,43 @@ fn backward(rows: Rows, given: Backward<3>) -> Result<Gradients<3>> {
     Ok(given
         .needs
         .map(|needed| gradients.next().filter(|_| needed)))
+}
+
+/// The sum of two tensors, and its rows normalized, as outputs of one operation. There are rows, and parameters of their width.
+fn normalize_sum(
+    rows: Rows,
+    [xs, residual]: [&Tensor; 2],
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    let [sum, ys] = kernel::run(&rows, [xs, residual, weight, &shift(weight, bias)?])?;
+    let (none, weight_alone) = (weight.detach(), weight.detach());
+    let sources = [xs, residual, weight, bias.unwrap_or(&none)];
+    let needs = sources.map(Tensor::track_op);
+    let tracked: Vec<_> = sources.into_iter().filter(|it| it.track_op()).collect();
+    if tracked.is_empty() {
+        return Ok((sum, ys));
+    }
+    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+        let mut arrived = arrived.into_iter().map(|gradient| Some(gradient?.tensor));
+        let (of_sum, of_norm) = (arrived.next().flatten(), arrived.next().flatten());
+        let with_sums = needs[2] || needs[3];
+        let kernel = RowsBackward { rows, with_sums };
+        let [dx, dw, db] = match (outputs, &of_norm, &of_sum) {
+            ([sum, _], Some(dy), None) => kernel::run(&kernel, [sum, &weight_alone, dy])?.map(Some),
+            ([sum, _], Some(dy), Some(more)) => {
+                kernel::run(&kernel, [sum, &weight_alone, dy, more])?.map(Some)
+            }
+            _ => [of_sum, None, None],
+        };
+        let gradients = [dx.clone(), dx, dw, db];
+        Ok(mail(gradients, needs, Vec::new()))
+    };
+    let name = "add-norm";
+    let outputs = operation(name, &tracked, vec![sum, ys], true, Box::new(backward))?;
+    <[Tensor; 2]>::try_from(outputs)
+        .map(Into::into)
+        .map_err(|_| kernel::mismatch(name))
 }
 
 /// Normalization of rows of `width` elements.
@@ -465,7 +561,27 @@ impl Kernel<3, 1> for Rows {
     }
 }
 
-/// The gradients of x, w and b from x, w and dy. With n the normalized row and g = w · dy:
+/// x + residual, and y of this sum, from x, the residual, w and b.
+impl Kernel<4, 2> for Rows {
+    const NAME: &'static str = "rows_forward_sum";
+
+    fn plan(&self, [xs, ..]: [&Tensor; 4]) -> Plan {
+        let (all, row) = (Extent::All, Extent::Row(self.width));
+        let plan = Plan::of_rows(xs, self.width, [row, row, all, all]);
+        let outputs = [&plan.outputs[..]; 2].concat();
+        Plan { outputs, ..plan }
+    }
+
+    fn cpu<S: Number>(&self, first: usize, inputs: [&[S]; 4], [sums, ys]: [&mut [S]; 2]) {
+        let [xs, residual, weight, bias] = inputs;
+        for ((sum, x), more) in sums.iter_mut().zip(xs).zip(residual) {
+            *sum = *x + *more;
+        }
+        self.cpu(first, [sums, weight, bias], [ys]);
+    }
+}
+
+/// The gradients of x, w and b from x, w and dy, and perhaps another gradient of x, which is added. With n the normalized row and g = w · dy:
 /// dx = (g − mean(g) − n · mean(g · n)) / deviation, dw = Σ n · dy and db = Σ dy over rows.
 pub(crate) struct RowsBackward {
     pub rows: Rows,
@@ -483,31 +599,34 @@ impl RowsBackward {
     }
 }
 
-impl Kernel<3, 3> for RowsBackward {
-    const NAME: &'static str = "rows_backward";
+impl<const IN: usize> Kernel<IN, 3> for RowsBackward {
+    const NAME: &'static str = match IN {
+        3 => "rows_backward",
+        _ => "rows_backward_sum",
+    };
 
-    fn plan(&self, [xs, _, _]: [&Tensor; 3]) -> Plan {
+    fn plan(&self, inputs: [&Tensor; IN]) -> Plan {
         let (width, sums) = (self.rows.width, self.sums());
-        let mut plan = Plan::of_rows(
-            xs,
-            width,
-            [Extent::Row(width), Extent::All, Extent::Row(width)],
-        );
+        let mut extents = [Extent::Row(width); IN];
+        extents[1] = Extent::All;
+        let mut plan = Plan::of_rows(inputs[0], width, extents);
         plan.at_once = rows_of_part(plan.rows, width);
         plan.outputs
             .extend([(); 2].map(|()| (sums.into(), Extent::Block(sums))));
         plan
     }
 
-    fn cpu<S: Number>(&self, _: usize, inputs: [&[S]; 3], outputs: [&mut [S]; 3]) {
-        let ([xs, weight, dys], [dxs, dw, db]) = (inputs, outputs);
+    fn cpu<S: Number>(&self, _: usize, inputs: [&[S]; IN], outputs: [&mut [S]; 3]) {
+        let ([xs, weight, dys, more @ ..], [dxs, dw, db]) = (&inputs[..], outputs) else {
+            return;
+        };
         let width = self.rows.width;
         let len = S::of(width as f64);
         let (mut normal, mut weighted) = (vec![S::zero(); width], vec![S::zero(); width]);
         let rows = xs.chunks(width).zip(dys.chunks(width));
         for (dx, (x, dy)) in dxs.chunks_mut(width).zip(rows) {
             let scale = self.rows.divide(x, &mut normal);
-            for ((g, dy), w) in weighted.iter_mut().zip(dy).zip(weight) {
+            for ((g, dy), w) in weighted.iter_mut().zip(dy).zip(*weight) {
                 *g = *dy * *w;
             }
             // Without sums these are empty, and so is the loop.
@@ -523,6 +642,9 @@ impl Kernel<3, 3> for RowsBackward {
             for ((dx, g), n) in dx.iter_mut().zip(&weighted).zip(&normal) {
                 *dx = scale * (*g - mean - *n * along);
             }
+        }
+        for (dx, more) in dxs.iter_mut().zip(more.iter().copied().flatten()) {
+            *dx += *more;
         }
     }
 }

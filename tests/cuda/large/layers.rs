@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::time::SystemTime;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
 use candle_core::{Result, Tensor};
@@ -21,10 +20,11 @@ static CODE: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let built = fs::read_dir(&build).expect("builds");
     let folders = built.filter_map(|folder| Some(folder.ok()?.path().join("out")));
     let of_layers = folders.filter(|folder| folder.join("cross_entropy.ptx").is_file());
+    // A build compiles again only what has changed.
     let age = |folder: &PathBuf| {
-        let file = fs::metadata(folder.join("cross_entropy.ptx"));
-        file.and_then(|file| file.modified())
-            .unwrap_or(SystemTime::UNIX_EPOCH)
+        let files = fs::read_dir(folder).expect("files");
+        let ages = files.filter_map(|file| file.ok()?.metadata().ok()?.modified().ok());
+        ages.max()
     };
     let folder = of_layers.max_by_key(age).expect("the kernels of crates/nn");
     let files = fs::read_dir(folder).expect("files");
@@ -89,6 +89,8 @@ pub fn cases() -> Vec<Case> {
         ours("rows_forward", rows_forward),
         ours("rows_backward", rows_backward),
         ours("rows_backward with sums", rows_backward_with_sums),
+        ours("rows_forward_sum", rows_forward_sum),
+        ours("rows_backward_sum", rows_backward_sum),
         ours("sum_of_rows", sum_of_rows),
         ours("add_parts", add_parts),
         ours("softmax", softmax),
@@ -528,21 +530,57 @@ fn rows_forward(large: &Large) -> Result<()> {
     large.expect_rows(&ys, &normal().0.map(|x| 2. * x + 4.))
 }
 
+fn rows_forward_sum(large: &Large) -> Result<()> {
+    let half = row().map(|x| x / 2.);
+    let xs = large.with_rows::<bf16>(large.elements, &half)?;
+    let mut sums = large.zeros::<bf16>(large.elements)?;
+    let mut ys = large.zeros::<bf16>(large.elements)?;
+    let [weight, bias] = [2., 4.].map(|value| large.full::<bf16>(&[value; WIDTH]));
+    launch!(large, code("norm"), "rows_forward_sum_bf16", each_row(large.rows(), WIDTH);
+        &(WIDTH as u64), &1e-9f64, &1u32, &xs, &xs, &weight?, &bias?, &mut sums, &mut ys);
+    large.expect_rows(&sums, &row())?;
+    large.expect_rows(&ys, &normal().0.map(|x| 2. * x + 4.))
+}
+
+/// The gradients of normal rows.
+fn upwards() -> [f64; WIDTH] {
+    let mut upwards = [0.; WIDTH];
+    (upwards[0], upwards[WIDTH - 1]) = (1., -3.);
+    upwards
+}
+
+/// The gradients of rows.
+fn slopes() -> [f64; WIDTH] {
+    let ((normal, scale), upwards) = (normal(), upwards());
+    let (along, middle) = (dot(&upwards, &normal) / WIDTH as f64, mean(&upwards));
+    std::array::from_fn(|at| scale * (upwards[at] - middle - normal[at] * along))
+}
+
 fn rows_backward(large: &Large) -> Result<()> {
     let rows = large.rows();
     let xs = large.with_rows::<bf16>(large.elements, &row())?;
-    let mut upwards = [0.; WIDTH];
-    (upwards[0], upwards[WIDTH - 1]) = (1., -3.);
-    let dys = large.with_rows::<bf16>(large.elements, &upwards)?;
+    let dys = large.with_rows::<bf16>(large.elements, &upwards())?;
     let mut dxs = large.zeros::<bf16>(large.elements)?;
     let (weight, mut none) = (large.full::<bf16>(&[1.; WIDTH])?, large.zeros::<f32>(1)?);
     launch!(large, code("norm"), "rows_backward_bf16", each_row(rows, WIDTH);
         &(WIDTH as u64), &(rows as u64), &1u64, &1e-9f64, &1u32, &0u32, &xs, &weight, &dys, &mut dxs, &mut none);
-    let (normal, scale) = normal();
-    let (along, middle) = (dot(&upwards, &normal) / WIDTH as f64, mean(&upwards));
-    let slopes = upwards.iter().zip(normal);
-    let slopes = slopes.map(|(dy, n)| scale * (dy - middle - n * along));
-    large.expect_rows(&dxs, &slopes.collect::<Vec<_>>())
+    large.expect_rows(&dxs, &slopes())
+}
+
+fn rows_backward_sum(large: &Large) -> Result<()> {
+    let rows = large.rows();
+    let xs = large.with_rows::<bf16>(large.elements, &row())?;
+    let dys = large.with_rows::<bf16>(large.elements, &upwards())?;
+    let mut dxs = large.zeros::<bf16>(large.elements)?;
+    let (weight, mut none) = (large.full::<bf16>(&[1.; WIDTH])?, large.zeros::<f32>(1)?);
+    launch!(large, code("norm"), "rows_backward_sum_bf16", each_row(rows, WIDTH);
+        &(WIDTH as u64), &(rows as u64), &1u64, &1e-9f64, &1u32, &0u32, &xs, &weight, &dys, &xs, &mut dxs, &mut none);
+    let both: Vec<_> = slopes()
+        .iter()
+        .zip(row())
+        .map(|(dx, more)| dx + more)
+        .collect();
+    large.expect_rows(&dxs, &both)
 }
 
 /// Parts of a sum.

@@ -30,6 +30,22 @@ fn norms_of_rows() -> Result<()> {
         agrees_on(&device, &rms, &inputs)?;
         let unbiased = |x: &[Tensor]| LayerNorm::new_no_bias(x[1].clone(), 1e-3).forward(&x[0]);
         agrees_on(&device, &unbiased, &inputs)?;
+        let [xs, alpha, beta] = with_bias.clone();
+        let with_residual = [xs, numbers(shape, 4), alpha, beta];
+        for uses in [|sum, ys: Tensor| sum + (ys * 2.)?, |_: Tensor, ys| Ok(ys)] {
+            let layer = |x: &[Tensor]| {
+                let norm = LayerNorm::new(x[2].clone(), x[3].clone(), EPS.into());
+                let (sum, ys) = norm.forward_residual(&x[0], &x[1])?;
+                uses(sum, ys)
+            };
+            agrees_on(&device, &layer, &with_residual)?;
+            let rms = |x: &[Tensor]| {
+                let norm = RmsNorm::new(x[2].clone(), EPS.into());
+                let (sum, ys) = norm.forward_residual(&x[0], &x[1])?;
+                uses(sum, ys)
+            };
+            agrees_on(&device, &rms, &with_residual[..3])?;
+        }
         // Without the weight's gradient there is one block for each row.
         let alpha = with_bias[1].to_device(&device)?;
         let frozen = |x: &[Tensor]| {

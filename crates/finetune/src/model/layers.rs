@@ -157,8 +157,8 @@ impl Block {
         let _span = of_layer(self.index).entered();
         let [before_attention, before_mlp] = &self.norms;
         let normed = before_attention.forward(x)?;
-        let x = ops::add(x, &self.attend(&normed, rotations, cache)?)?;
-        let normed = before_mlp.forward(&x)?;
+        let mixed = self.attend(&normed, rotations, cache)?;
+        let (x, normed) = before_mlp.forward_residual(&mixed, x)?;
         ops::add(&x, &self.mlp(&normed)?)
     }
 

@@ -139,7 +139,7 @@ fn record_boxed<const N: usize>(
 }
 
 /// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.
-fn mail<const N: usize>(
+pub fn mail<const N: usize>(
     gradients: Gradients<N>,
     needs: [bool; N],
     mut others: Vec<*const Storage>,

@@ -108,6 +108,74 @@ fn gradients_are_differences() -> Result<()> {
     )
 }
 
+/// What is computed with the sum and its norm: both with other gradients, or the norm alone.
+const USES: [fn(Tensor, Tensor) -> Result<Tensor>; 2] =
+    [|sum, ys| sum + (ys * 2.)?, |_, ys| Ok(ys)];
+
+#[test]
+fn a_sum_and_its_norm_agree_with_plain_operations() -> Result<()> {
+    for (shape, uses) in SHAPES
+        .iter()
+        .flat_map(|shape| USES.map(|uses| (shape, uses)))
+    {
+        let [xs, alpha, beta] = inputs(shape);
+        let inputs = [xs, numbers(shape, 4), alpha, beta];
+        let layer = |x: &[Tensor]| {
+            let norm = LayerNorm::new(x[2].clone(), x[3].clone(), EPS.into());
+            let (sum, ys) = norm.forward_residual(&x[0], &x[1])?;
+            uses(sum, ys)
+        };
+        let plain = |x: &[Tensor]| {
+            let sum = (&x[0] + &x[1])?;
+            let ys = candle_nn::ops::layer_norm_slow(&sum, &x[2], &x[3], EPS)?;
+            uses(sum, ys)
+        };
+        agrees(&layer, &plain, &inputs)?;
+        let rms = |x: &[Tensor]| {
+            let norm = RmsNorm::new(x[2].clone(), EPS.into());
+            let (sum, ys) = norm.forward_residual(&x[0], &x[1])?;
+            uses(sum, ys)
+        };
+        let plain = |x: &[Tensor]| {
+            let sum = (&x[0] + &x[1])?;
+            let ys = candle_nn::ops::rms_norm_slow(&sum, &x[2], EPS)?;
+            uses(sum, ys)
+        };
+        agrees(&rms, &plain, &inputs[..3])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sum_whose_norm_nobody_uses_hands_its_gradient_on() -> Result<()> {
+    let [xs, alpha, _] = inputs(&[3, 5]);
+    let [xs, residual, alpha] = [&xs, &numbers(&[3, 5], 4), &alpha].map(Var::from_tensor);
+    let (xs, residual, alpha) = (xs?, residual?, alpha?);
+    let norm = RmsNorm::new(alpha.as_tensor().clone(), EPS.into());
+    let (sum, _) = norm.forward_residual(&xs, &residual)?;
+    let factors = numbers(&[3, 5], 5);
+    let store = (sum * &factors)?.sum_all()?.backward()?;
+    for var in [&xs, &residual] {
+        same_bits(store.get(var).expect("a gradient"), &factors)?;
+    }
+    same_bits(store.get(&alpha).expect("zeros"), &alpha.zeros_like()?)
+}
+
+#[test]
+fn a_residual_of_another_shape_type_or_width_of_parameters() -> Result<()> {
+    let norm = RmsNorm::new(Tensor::ones(4, DType::F32, &Device::Cpu)?, 0.);
+    let xs = Tensor::ones((2, 4), DType::F32, &Device::Cpu)?;
+    for residual in [xs.narrow(0, 0, 1)?, xs.to_dtype(DType::F64)?] {
+        assert!(norm.forward_residual(&xs, &residual).is_err());
+    }
+    // A weight that is broadcast, as in `forward`.
+    let norm = RmsNorm::new(Tensor::new(3f32, &Device::Cpu)?, 0.);
+    let (sum, ys) = norm.forward_residual(&xs, &xs)?;
+    assert_eq!(sum.to_vec2::<f32>()?, [[2.; 4]; 2]);
+    assert_eq!(ys.to_vec2::<f32>()?, [[3.; 4]; 2]);
+    Ok(())
+}
+
 #[test]
 fn gradients_do_not_depend_on_the_number_of_threads() -> Result<()> {
     let inputs = inputs(&[700, 130]).map(|input| input.to_dtype(DType::F32));

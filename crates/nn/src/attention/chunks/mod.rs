@@ -85,7 +85,11 @@ pub fn backward(
     let adds = most < usize::MAX;
     let of_sums = if adds { wide(dtype) } else { dtype };
     let zeros = |like: &Tensor, dtype| Tensor::zeros(like.shape(), dtype, device);
-    let found = [zeros(q, dtype)?, zeros(k, of_sums)?, zeros(v, of_sums)?];
+    // Sums of all key heads, if they take no more than a chunk. Else those of a part, which are rounded when they are complete.
+    let bytes = (k.elem_count() + v.elem_count()) * of_sums.size_in_bytes();
+    let is_whole = of_sums == dtype || of_mask || bytes <= rule.chunk;
+    let of_all = if is_whole { of_sums } else { dtype };
+    let found = [zeros(q, dtype)?, zeros(k, of_all)?, zeros(v, of_all)?];
     let mask = rule.mask.as_ref().filter(|_| of_mask);
     let mut dmask = mask.map(|mask| zeros(mask, of_sums)).transpose()?;
     for part in &parts {
@@ -93,7 +97,11 @@ pub fn backward(
         let [q, k, v, gradient] = [q, k, v, &gradient].map(|tensor| part.narrow(tensor));
         let (q, k, v, gradient) = (q?, regular(&k?)?, regular(&v?)?, gradient?);
         let [dq, dk, dv] = found.each_ref().map(|tensor| part.narrow(tensor));
-        let (dq, dk, dv) = (dq?, dk?, dv?);
+        let dq = dq?;
+        let [dk, dv] = match is_whole {
+            true => [dk?, dv?],
+            false => [zeros(&k, of_sums)?, zeros(&v, of_sums)?],
+        };
         for chunk in chunks(&rule, most).filter(|chunk| chunk.keys > 0) {
             let (q, gradient) = (chunk.rows(&q)?, chunk.rows(&gradient)?);
             let scores = chunk.scores(rule.scale, &q, &k)?;
@@ -106,6 +114,12 @@ pub fn backward(
             chunk.write(&dq, &chunk.shaped(&found.scores)?, &chunk.columns(&k)?)?;
             if let (Some(into), Some(from)) = (&mut dmask, found.mask) {
                 into_rows(into, &chunk, &from)?;
+            }
+        }
+        if !is_whole {
+            for (all, sums) in found.iter().skip(1).zip([dk, dv]) {
+                let of_samples = all.narrow(0, part.samples.start, part.samples.len())?;
+                of_samples.slice_set(&sums.to_dtype(dtype)?, 1, part.key_heads.start)?;
             }
         }
     }

@@ -100,6 +100,13 @@ pub fn cases() -> Vec<Case> {
         norm("RmsNorm", "forward_diff", 1, |x| {
             RmsNorm::new(x[1].clone(), 1e-3).forward_diff(&x[0])
         }),
+        norm("LayerNorm", "forward_residual", 2, |x| {
+            let norm = LayerNorm::new(x[1].clone(), x[2].clone(), 1e-3);
+            sum_of(norm.forward_residual(&x[0], &x[0])?)
+        }),
+        norm("RmsNorm", "forward_residual", 1, |x| {
+            sum_of(RmsNorm::new(x[1].clone(), 1e-3).forward_residual(&x[0], &x[0])?)
+        }),
         rotation("rotary_emb::rope", heads_first, rotary_emb::rope),
         rotation("rotary_emb::rope_i", heads_first, rotary_emb::rope_i),
         rotation("rotary_emb::rope_thd", time_first, rotary_emb::rope_thd),

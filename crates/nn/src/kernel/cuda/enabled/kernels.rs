@@ -322,12 +322,25 @@ impl CudaKernel<3, 1> for Rows {
     }
 }
 
-/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, parts), where xs, dys and dxs have `rows` rows of `width` elements, the
-/// weight one and, with sums, the parts two for each block. Without sums the kernel does not touch them. `write` gives dxs and the sums.
-impl CudaKernel<3, 3> for RowsBackward {
-    fn launch(&self, [xs, ..]: [&Tensor; 3]) -> Result<Launch> {
+/// (width, eps, center, xs, residual, weight, bias, sums, ys), where xs, residual, sums and ys have a row of `width` elements for each block, the
+/// others one.
+impl CudaKernel<4, 2> for Rows {
+    fn launch(&self, [xs, ..]: [&Tensor; 4]) -> Result<Launch> {
+        let (width, center) = (self.width, u64::from(self.center));
+        let (grid, _, len) = rows_of(xs.elem_count(), width)?;
+        let numbers = [width as u64, self.eps.to_bits(), center];
+        let counts = [len, len, width, width, len, len];
+        Ok(Launch::new(NORM, grid, numbers, counts))
+    }
+}
+
+/// (width, rows, rows of a block, eps, center, with sums, xs, weight, dys, dxs, parts), perhaps with another gradient after dys, where that, xs, dys
+/// and dxs have `rows` rows of `width` elements, the weight one and, with sums, the parts two for each block. Without sums the kernel does not
+/// touch them. `write` gives dxs and the sums.
+impl<const IN: usize> CudaKernel<IN, 3> for RowsBackward {
+    fn launch(&self, inputs: [&Tensor; IN]) -> Result<Launch> {
         let width = self.rows.width;
-        let rows = xs.elem_count() / width.max(1);
+        let rows = len_of(&inputs) / width.max(1);
         let (of_block, blocks) = match self.with_sums {
             true => parts_of(rows, 16),
             false => (1, rows),
@@ -337,7 +350,8 @@ impl CudaKernel<3, 3> for RowsBackward {
         let [of_width, of_rows, of_block] = [width, rows, of_block].map(|size| size as u64);
         let numbers = [of_width, of_rows, of_block, eps, center, with_sums];
         let (len, sums) = (rows * width, 2 * with_sums as usize * blocks * width);
-        let counts = [len, width, len, len, sums];
+        let mut counts = vec![len; IN + 2];
+        (counts[1], counts[IN + 1]) = (width, sums);
         Ok(Launch::new(NORM, each_row(blocks, width)?, numbers, counts))
     }
 
