@@ -201,6 +201,10 @@ proptest! {
                 Code::Unsigned => values.iter().map(|value| value.abs()).collect(),
             };
             let bytes = store(code, &values);
+            // As the loop that any machine has, not compiled for wide vectors.
+            let mut plain = vec![0xaa; bytes.len()];
+            code.write(&values, &mut plain, |_| 0.5);
+            prop_assert_eq!(&plain, &bytes);
             let loaded = load(code, &bytes);
             prop_assert_eq!(&store(code, &loaded), &bytes);
             // No code is further off than half of the widest step of the code: a quarter of the largest element's decade.
