@@ -18,6 +18,7 @@ mod group_norm;
 mod kv_cache;
 mod linear;
 mod linear_cross_entropy;
+mod lora;
 mod modules;
 mod norm;
 mod pairs;
