@@ -12,6 +12,7 @@ mod cross_entropy;
 mod cut;
 mod dropout;
 mod empty;
+mod frozen;
 mod functions;
 mod gradients;
 mod group_norm;
