@@ -111,6 +111,8 @@ fi
 manifest ours candle-headroom-nn "$root/crates/nn"
 build ours "$work/ours/Cargo.toml" --features trainer
 run ours models-ours
+# Adapters by one call: models whose linear layers all lead to their output.
+RAYON_NUM_THREADS=1 "$CARGO_TARGET_DIR/debug/models-ours" lora llama mistral qwen2 qwen3 gemma2 phi3 bert
 # An example: it fine-tunes a small BERT that it makes.
 "$CARGO_TARGET_DIR/debug/bert" | tail -n 1
 "$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$work/ours/results" "${models[@]}"

@@ -4,8 +4,10 @@
 use std::process::Command;
 use std::time::Instant;
 
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+use candle_headroom::nn::quantized::FrozenLinear;
 use candle_headroom::optim::{Commit, ParamsAdamW};
 use candle_headroom::{AdamW, DeviceMemory, nn};
 use candle_nn::{Module, Optimizer, VarBuilder, VarMap, loss, ops, rotary_emb};
@@ -255,6 +257,8 @@ pub struct Layer {
     weights: [Tensor; 6],
     /// Two matrices of LoRA beside each weight, which is frozen then.
     adapters: Option<[[Tensor; 2]; 6]>,
+    /// The weights in Q4_K, in place of those.
+    quantized: Option<[FrozenLinear; 6]>,
     cos: Tensor,
     sin: Tensor,
 }
@@ -282,6 +286,7 @@ impl Layer {
                 weight(width, sizes.hidden)?,
             ],
             adapters: None,
+            quantized: None,
             cos: angles.cos()?.to_dtype(DType::BF16)?,
             sin: angles.sin()?.to_dtype(DType::BF16)?,
         })
@@ -304,6 +309,21 @@ impl Layer {
         })
     }
 
+    /// The same with zeros in Q4_K as weights.
+    pub fn with_quantized_base(self) -> Result<Self> {
+        let mut quantized = Vec::new();
+        for weight in &self.weights {
+            let format = GgmlDType::Q4K;
+            let bytes = weight.elem_count() / format.block_size() * format.type_size();
+            let bytes = vec![0; bytes].into();
+            let storage = QStorage::from_data(bytes, weight.device(), format)?;
+            let weight = QTensor::new(storage, weight.shape())?;
+            quantized.push(FrozenLinear::new(weight, None)?);
+        }
+        let quantized = quantized.try_into().ok();
+        Ok(Self { quantized, ..self })
+    }
+
     fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
         let (samples, time, width) = x.dims3()?;
         x.reshape((samples, time, heads, width / heads))?
@@ -317,7 +337,10 @@ impl Layer {
 
     fn linear(&self, at: usize, x: &Tensor) -> Result<Tensor> {
         let linear = |w: &Tensor, x: &Tensor| nn::Linear::new(w.clone(), None).forward(x);
-        let y = linear(&self.weights[at], x)?;
+        let y = match &self.quantized {
+            Some(quantized) => quantized[at].forward(x)?,
+            None => linear(&self.weights[at], x)?,
+        };
         match &self.adapters {
             Some(adapters) => {
                 let [a, b] = &adapters[at];

@@ -428,6 +428,12 @@ fn llama_layer(table: &mut Table, device: &Device) -> candle_headroom::Result<()
     })?;
     table.step(case, Kind::Candles, Trained::AllBut(&x), &|| {
         sum(layer.forward_plain(&x)?)
+    })?;
+
+    let layer = layer.with_quantized_base()?;
+    let case = "llama_layer_qlora";
+    table.step(case, Kind::Ours, Trained::AllBut(&x), &|| {
+        sum(layer.forward(&x)?)
     })
 }
 

@@ -1,7 +1,7 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
 //!
 //! Product and bias are one node of the graph, which keeps the input for the gradient of the weight, and no input of a frozen weight.
-//! Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
+//! Within [`Lora::attach`](crate::lora::Lora::attach) a layer may have an adapter beside it. Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
 //! sums over all tokens, those of weight and bias, are summed in f32.
 
 use candle_core::{D, Module, Result, Shape, Tensor};
@@ -10,6 +10,7 @@ use candle_nn::VarBuilder;
 use super::bias::{add_to_rows, sum_of_rows};
 use super::graph::record_lean;
 use super::kernel::{dense, sum_type};
+use super::lora::{self, Adapter};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
@@ -35,6 +36,7 @@ use super::kernel::{dense, sum_type};
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -51,7 +53,48 @@ impl Linear {
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self { weight, bias }
+        Self {
+            weight,
+            bias,
+            adapter: None,
+        }
+    }
+
+    /// The layer at this path, within [`Lora::attach`](lora::Lora::attach) frozen and with an adapter if a target names it.
+    fn at(self, path: &str) -> Result<Self> {
+        let (shape, weight) = (self.weight.dims2()?, self.weight.detach());
+        let (dtype, device) = (weight.dtype(), weight.device());
+        Ok(
+            match lora::at(path, shape, dtype, device, || Ok(weight.clone()))? {
+                None => self,
+                Some(adapter) => Self {
+                    weight,
+                    bias: self.bias.map(|bias| bias.detach()),
+                    adapter: Some(adapter),
+                },
+            },
+        )
+    }
+
+    /// The same layer for evaluation: it shares the parameters, also later changes of them, keeps no graph, and its adapter drops nothing.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let layer = linear(8, 4, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let x = Tensor::ones((1, 8), DType::F32, &Device::Cpu)?;
+    /// assert!(layer.forward(&x)?.track_op());
+    /// assert!(!layer.without_graph().forward(&x)?.track_op());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn without_graph(&self) -> Self {
+        Self {
+            weight: self.weight.detach(),
+            bias: self.bias.as_ref().map(Tensor::detach),
+            adapter: self.adapter.as_ref().map(Adapter::without_graph),
+        }
     }
 
     /// The weight (out, in).
@@ -93,6 +136,10 @@ impl From<candle_nn::Linear> for Linear {
 
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if let Some(adapter) = &self.adapter {
+            let base = Self::new(self.weight.clone(), self.bias.clone());
+            return adapter.forward(x, self.bias.as_ref(), |x| base.forward(x));
+        }
         if self.weight.rank() != 2 || !(2..=4).contains(&x.rank()) {
             return candle_nn::Linear::new(self.weight.clone(), self.bias.clone()).forward(x);
         }
@@ -122,7 +169,7 @@ impl Module for Linear {
 ///
 /// candle multiplies a strided x of three or four dimensions with a broadcast weight. On the CPU it then takes rows that lie transposed
 /// for rows that follow each other, and the product is wrong (0.11.1).
-fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub(crate) fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     // On other devices candle multiplies some strided matrices only.
     let (x, weight) = match x.device().is_cpu() && x.rank() == 2 {
         true => (x.clone(), weight.clone()),
@@ -137,7 +184,7 @@ fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 /// All but the last dimension as one, contiguous.
-fn rows(tensor: &Tensor) -> Result<Tensor> {
+pub(crate) fn rows(tensor: &Tensor) -> Result<Tensor> {
     dense("linear", tensor)?.flatten_to(D::Minus2)
 }
 
@@ -196,7 +243,8 @@ impl Kept {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear(in_dim, out_dim, vb)?.into())
+    let path = vb.prefix();
+    Linear::from(candle_nn::linear(in_dim, out_dim, vb)?).at(&path)
 }
 
 /// Makes a [`Linear`] without a bias.
@@ -216,7 +264,8 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear_no_bias(in_dim, out_dim, vb)?.into())
+    let path = vb.prefix();
+    Linear::from(candle_nn::linear_no_bias(in_dim, out_dim, vb)?).at(&path)
 }
 
 /// Makes a [`Linear`], with a bias if `bias`.
@@ -236,5 +285,6 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 /// # Errors
 /// Those of the `VarBuilder`.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    Ok(candle_nn::linear_b(in_dim, out_dim, bias, vb)?.into())
+    let path = vb.prefix();
+    Linear::from(candle_nn::linear_b(in_dim, out_dim, bias, vb)?).at(&path)
 }

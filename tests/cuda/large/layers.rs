@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
-use candle_core::{Result, Tensor};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_headroom::nn::{Module, RmsNorm, ops};
 use half::bf16;
 
@@ -59,6 +60,26 @@ pub fn assert_complete(cases: &[&str]) {
     assert!(missing.is_empty(), "kernels without a case: {missing:?}");
 }
 
+/// A block of ggml's at either end of 2^31 or 2^32 elements, rounded up to whole blocks.
+macro_rules! dequantize {
+    ($name:literal, $kernel:literal, $format:expr) => {
+        ours($name, |large| {
+            let numbers = row().repeat(256 / WIDTH);
+            let numbers = Tensor::from_vec(numbers, 256, &Device::Cpu)?.to_dtype(DType::F32)?;
+            let quantized = QTensor::quantize(&numbers, $format)?;
+            let row = quantized.dequantize(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec1()?;
+            let elements = large.elements.next_multiple_of(256);
+            let bytes = quantized.data()?;
+            let blocks = bytes.iter().map(|byte| f64::from(*byte)).collect::<Vec<_>>();
+            let blocks = large.with_rows::<u8>(elements / 256 * bytes.len(), &blocks)?;
+            let mut ys = large.zeros::<bf16>(elements)?;
+            let len = elements as u64;
+            launch!(large, code("dequantize"), $kernel, each_element(elements); &len, &blocks, &mut ys);
+            large.expect_rows::<bf16>(&ys, &row)
+        })
+    };
+}
+
 pub fn cases() -> Vec<Case> {
     vec![
         ours("activation", activation),
@@ -86,6 +107,12 @@ pub fn cases() -> Vec<Case> {
             "embedding_backward of a large table",
             embedding_backward_of_a_table,
         ),
+        dequantize!("dequantize_q4_0", "dequantize_q4_0_bf16", GgmlDType::Q4_0),
+        dequantize!("dequantize_q8_0", "dequantize_q8_0_bf16", GgmlDType::Q8_0),
+        dequantize!("dequantize_q4_k", "dequantize_q4_k_bf16", GgmlDType::Q4K),
+        dequantize!("dequantize_q5_k", "dequantize_q5_k_bf16", GgmlDType::Q5K),
+        dequantize!("dequantize_q6_k", "dequantize_q6_k_bf16", GgmlDType::Q6K),
+        ours("dequantize_nf4", dequantize_nf4),
         ours("rows_forward", rows_forward),
         ours("rows_backward", rows_backward),
         ours("rows_backward with sums", rows_backward_with_sums),
@@ -173,6 +200,27 @@ fn activation(large: &Large) -> Result<()> {
     launch!(large, code("activation"), "activation_bf16", each_element(large.elements);
         &len, &SILU, &zero, &zero, &xs, &mut ys);
     large.expect_marks(&ys, silu)
+}
+
+/// Codes, scales and their scales differ at both ends.
+fn dequantize_nf4(large: &Large) -> Result<()> {
+    let blocks = large.elements.div_ceil(64);
+    let codes = large.with_ends::<u8>(large.elements / 2, [&[18.], &[52.]])?;
+    let scales = large.with_ends::<u8>(blocks, [&[1.], &[2.]])?;
+    let of_scales = large.with_ends::<f32>(blocks.div_ceil(256), [&[4.], &[8.]])?;
+    let levels: Vec<_> = (0..16).chain(0..256).map(f64::from).collect();
+    let (levels, mut ys) = (
+        large.full::<f32>(&levels)?,
+        large.zeros::<bf16>(large.elements)?,
+    );
+    let (len, first, mean) = (large.elements as u64, 0u64, 0.5f32);
+    launch!(large, code("dequantize"), "dequantize_nf4_bf16", each_element(large.elements);
+        &len, &first, &mean, &codes, &scales, &of_scales, &levels, &mut ys);
+    let last = large.elements - 2;
+    for (at, expected) in [(0, 4.5), (1, 9.), (last, 3. * 16.5), (last + 1, 4. * 16.5)] {
+        large.expect(&ys, at, expected)?;
+    }
+    Ok(())
 }
 
 /// Keys of all elements beside a pair of queries: neighbours by half a turn, whose cosine is -1.

@@ -5,6 +5,7 @@ mod attention;
 mod conv;
 mod embedding;
 mod empty;
+mod frozen;
 mod functions;
 mod kv_cache;
 mod linear_cross_entropy;

@@ -4,6 +4,8 @@
 #[cfg(feature = "trainer")]
 mod cut;
 mod inputs;
+#[cfg(feature = "trainer")]
+mod lora;
 mod memory;
 mod models;
 mod outcome;
@@ -18,7 +20,7 @@ use std::path::Path;
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-const USAGE: &str = "usage: models list | quick | run FOLDER MODEL… | bytes FOLDER MODEL… | slopes MODEL | update MODEL | table ORIGINAL|- PLAIN OURS MODEL…";
+const USAGE: &str = "usage: models list | quick | run FOLDER MODEL… | bytes FOLDER MODEL… | slopes MODEL | lora MODEL… | update MODEL | table ORIGINAL|- PLAIN OURS MODEL…";
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +41,8 @@ fn main() -> anyhow::Result<()> {
             .try_for_each(|name| measure_one(Path::new(folder), name))?,
         ["update", name] => run::updates(&models::named(name)?)?,
         ["slopes", name] => run::slopes(&models::named(name)?)?,
+        #[cfg(feature = "trainer")]
+        ["lora", names @ ..] => lora::run(names)?,
         ["table", original, plain, ours, names @ ..] => {
             let original = (*original != "-").then(|| Path::new(*original));
             table::print(original, Path::new(plain), Path::new(ours), names)?

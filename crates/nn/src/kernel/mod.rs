@@ -12,6 +12,7 @@ mod element;
 #[allow(unsafe_code, reason = "calls gemm")]
 pub mod matrix;
 pub mod philox;
+mod product;
 mod range;
 mod rows;
 mod storage;
@@ -19,11 +20,12 @@ mod storage;
 pub use dense::dense;
 pub use dispatch::{Extent, Kernel, Plan, run, runs_on};
 pub use element::{Element, Number, sum_type};
+pub use product::{multiply, product, scaled};
 pub use range::{IndexRangeError, count_in_range, in_range, is_in_range};
 pub use rows::{
     by_rows, max_of, on_all_threads, rows_at_once, rows_of_part, sum_of, sum_of_products,
     with_scratch,
 };
 pub use storage::{
-    InPlace, in_place, mismatch, same_device, same_type, slice_of, slice_of_mut, tensor,
+    InPlace, in_place, mismatch, no_kernels, same_device, same_type, slice_of, slice_of_mut, tensor,
 };

@@ -1,7 +1,9 @@
 //! Compares an operation with others that compute the same.
 #![allow(dead_code)] // each test binary uses its own part
 
+use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_headroom_nn::quantized::{FrozenWeight, Nf4};
 
 pub const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
@@ -21,6 +23,20 @@ pub fn numbers(shape: &[usize], seed: u64) -> Tensor {
     Tensor::from_iter(values.collect::<Vec<_>>(), &Device::Cpu)
         .and_then(|values| values.reshape(shape))
         .expect("numbers")
+}
+
+/// The formats that are trained on, of weights whose rows have multiples of 256 elements.
+pub fn frozen(values: &Tensor, device: &Device) -> Result<Vec<(&'static str, FrozenWeight)>> {
+    let values = values.to_dtype(DType::F32)?;
+    let ggml = |dtype| QTensor::quantize_onto(&values, dtype, device).map(FrozenWeight::from);
+    Ok(vec![
+        ("Q4_0", ggml(GgmlDType::Q4_0)?),
+        ("Q4_K", ggml(GgmlDType::Q4K)?),
+        ("Q5_K", ggml(GgmlDType::Q5K)?),
+        ("Q6_K", ggml(GgmlDType::Q6K)?),
+        ("Q8_0", ggml(GgmlDType::Q8_0)?),
+        ("NF4", Nf4::quantize(&values, device)?.into()),
+    ])
 }
 
 /// The factors of a weighted sum of an output. All types hold these numbers, so that references get the same gradient.

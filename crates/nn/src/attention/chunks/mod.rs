@@ -13,7 +13,7 @@ use std::ops::Range;
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::rule::{NAME, Rule, Sizes, wide};
-use crate::kernel::{cuda, dense};
+use crate::kernel::{cuda, dense, product, scaled};
 
 /// How many scores a chunk has at most. With their gradients and what both become in the type of the inputs they take 4 MiB on the CPU and
 /// the rule's bytes elsewhere; candle's operations, on Metal and for a learned mask, take several times that. Free memory has no influence, so
@@ -251,22 +251,6 @@ fn regular(tensor: &Tensor) -> Result<Tensor> {
         return cuda::regular(tensor);
     }
     tensor.contiguous()
-}
-
-/// `factor` · a · b in a type. Where candle multiplies, it does so in the type of `a`.
-fn product(factor: f64, a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if a.device().is_cuda() {
-        return cuda::product_of(factor, a, b, dtype);
-    }
-    scaled(factor, &a.matmul(b)?.to_dtype(dtype)?)
-}
-
-fn scaled(factor: f64, tensor: &Tensor) -> Result<Tensor> {
-    match factor == 1. {
-        true => Ok(tensor.clone()),
-        false => tensor * factor,
-    }
 }
 
 /// Some queries of all heads and samples, and the keys that any of them sees.

@@ -16,6 +16,7 @@ pub use disabled::{put_product, run, unread};
 pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    Argument, CudaKernel, Launch, Module, Turn, add_to_rows, copied, each_row, losses_of_rows,
-    multiply, product_of, put_product, regular, rotate_both, run, scale, sums_by_row, unread,
+    Argument, CudaKernel, Launch, Module, Turn, add_to_rows, copied, each_row, ggml_rows,
+    losses_of_rows, multiply, nf4_rows, product_of, put_product, regular, rotate_both, run, scale,
+    sums_by_row, unread,
 };

@@ -3,10 +3,10 @@
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::rows::{losses, multiply, scale};
+use super::rows::{losses, scale};
 use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
-use crate::kernel::{dense, same_device, same_type, sum_type};
+use crate::kernel::{dense, multiply, same_device, same_type, sum_type};
 use crate::scope::current;
 
 /// What turns hidden states into a loss.

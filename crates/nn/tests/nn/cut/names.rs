@@ -19,7 +19,7 @@ const MODULES: [(&str, &str); 15] = [
     ("kv_cache::", "kv_cache/mod.rs"),
     ("loss::", "loss/mod.rs"),
     ("ops::", "ops/mod.rs"),
-    ("quantized::", "quantized.rs"),
+    ("quantized::", "quantized/mod.rs"),
     ("", "rnn.rs"),
     ("rotary_emb::", "rotary_emb.rs"),
 ];

@@ -2,7 +2,7 @@
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Result, Tensor};
-use candle_headroom_nn::quantized::QMatMul;
+use candle_headroom_nn::quantized::{FrozenLinear, Nf4, QMatMul};
 use candle_headroom_nn::rnn::{GRUConfig, LSTMConfig};
 use candle_headroom_nn::{
     self as nn, BatchNorm, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, ConvTranspose1d,
@@ -367,6 +367,16 @@ fn others() -> Vec<Case> {
         .without_differences("candle rounds the input to 8 bits")
         .without_sums("it has no parameters that are trained")
         .on_the_cpu(),
+        Case::new(
+            "quantized::FrozenLinear, quantized::FrozenWeight, quantized::Nf4",
+            "",
+            Kind::Sums,
+            with(|length| vec![length, 40], &[&[6]]),
+            |x| {
+                let weight = Nf4::quantize(&numbers(&[6, 40], 5), x[0].device())?;
+                FrozenLinear::new(weight, Some(x[1].clone()))?.forward(&x[0])
+            },
+        ),
     ]
 }
 

@@ -243,6 +243,7 @@ macro_rules! part {
             CudaStorageSlice::F16(slice) => slice.$part($range).map(elements),
             CudaStorageSlice::BF16(slice) => slice.$part($range).map(elements),
             CudaStorageSlice::I64(slice) => slice.$part($range).map(elements),
+            CudaStorageSlice::U8(slice) => slice.$part($range).map(elements),
             _ => None,
         }
     };
@@ -252,7 +253,7 @@ fn elements<'a>(view: impl Elements + 'a) -> Argument<'a> {
     Argument::Elements(Box::new(view))
 }
 
-/// Elements of a tensor on a device, of f64, f32, f16, bf16 or i64, to read.
+/// Elements of a tensor on a device, of f64, f32, f16, bf16, i64 or u8, to read.
 fn elements_of<'a>(
     storage: &'a Storage,
     range: (Bound<usize>, Bound<usize>),
@@ -264,7 +265,7 @@ fn elements_of<'a>(
     part!(&storage.slice, try_slice, range).ok_or_else(|| mismatch(name))
 }
 
-/// A contiguous tensor of f64, f32, f16, bf16 or i64, or without a layout all of a storage, to write.
+/// A contiguous tensor of f64, f32, f16, bf16, i64 or u8, or without a layout all of a storage, to write.
 fn target<'a>(
     storage: &'a mut CudaStorage,
     layout: Option<&Layout>,

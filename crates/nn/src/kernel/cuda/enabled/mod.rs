@@ -1,3 +1,4 @@
+mod dequantize;
 mod in_place;
 mod kernels;
 mod launch;
@@ -8,6 +9,7 @@ mod strided;
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
+pub use dequantize::{ggml_rows, nf4_rows};
 pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;

@@ -2,28 +2,39 @@
 //!
 //! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, is trained through the product
 //! with the dequantized weight. Both passes dequantize a few MiB of the weight at a time, 64 on CUDA, so they take little memory; [`QMatMul`]
-//! names two types that are an exception on a GPU.
+//! names two types that are an exception on a GPU. There a kernel reads Q4_0, Q8_0, Q4_K, Q5_K, Q6_K and NF4 in one launch and writes the type of x;
+//! others go through candle's embedding, in f32.
+//!
+//! [`FrozenLinear`] is the layer to put an adapter on, [`QMatMul`] takes the place of candle's.
+
+mod linear;
+mod nf4;
+mod weight;
 
 use std::sync::Arc;
 
 pub use candle_core::quantized::*;
-use candle_core::{D, DType, Device, Module, Result, Tensor, bail, quantized};
+use candle_core::{Module, Result, Tensor, bail, quantized};
 
-use super::graph::{Backward, record};
-use super::kernel::in_range;
 use super::seed::is_seeded;
+
+pub use linear::FrozenLinear;
+pub use nf4::Nf4;
+pub use weight::FrozenWeight;
+
+const NAME: &str = "qmatmul";
 
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
 /// Where x is in the graph, and within [`seeded`](crate::seeded), as in the closures of candle-headroom's trainers and in a
 /// [`recompute`](crate::recompute()) region, the product is that with the dequantized weight, in the type of x (on the CPU in f32), and
-/// so is the gradient of x, in f32. Some rows of the weight are dequantized at a time, also of one in f16, at most 4 MiB (64 on CUDA) or
-/// one row; on a GPU all of a Q8_1 or Q8K weight, for which candle has no kernel that does so.
+/// so is the gradient of x, with sums in f32. Some rows of the weight are dequantized at a time, also of one in f16, at most 4 MiB (64 on CUDA) or
+/// one row; on a GPU all of a Q8_1 or Q8K weight, for which candle has no kernel that does so, and on Metal all of any.
 ///
 /// Elsewhere, as where a model generates text, the forward pass is candle's. It rounds x to 8 bits, and on CUDA chooses a kernel by the number
 /// of rows, so that a row's result would depend on the others of its batch.
 ///
-/// It keeps its output.
+/// It keeps neither its input nor its output.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -46,12 +57,6 @@ pub enum QMatMul {
     Tensor(Tensor),
     /// A weight that was dequantized to f16 at the start.
     TensorF16(Tensor),
-}
-
-/// Elements that are dequantized at a time: on the CPU few enough for its caches, on CUDA most weights of a model at once, since each part takes
-/// five launches and copies.
-fn at_once(device: &Device) -> usize {
-    if device.is_cuda() { 1 << 24 } else { 1 << 20 }
 }
 
 impl From<quantized::QMatMul> for QMatMul {
@@ -136,8 +141,7 @@ impl QMatMul {
         self.candles().dequantize_f16()
     }
 
-    /// The product of x (…, in) in f16, with the whole weight dequantized for it; the result (…, out) has the type of x. It keeps its
-    /// output.
+    /// The product of x (…, in) in f16, with the whole weight dequantized for it; the result (…, out) has the type of x.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -218,60 +222,20 @@ impl QMatMul {
         self.clone().into()
     }
 
+    fn frozen(&self) -> FrozenWeight {
+        match self {
+            Self::QTensor(weight) => weight.clone().into(),
+            Self::Tensor(weight) | Self::TensorF16(weight) => weight.clone().into(),
+        }
+    }
+
     fn multiply(
         &self,
         xs: &Tensor,
         product: impl FnOnce(&quantized::QMatMul, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let (device, rows) = match self {
-            Self::QTensor(weight) => (weight.device(), weight.shape().dims2()?.0),
-            Self::Tensor(weight) | Self::TensorF16(weight) => {
-                (weight.device().clone(), weight.dim(0)?)
-            }
-        };
-        if !device.same_device(xs.device()) {
-            let (here, there) = (device.location(), xs.device().location());
-            bail!("qmatmul: the weight is on {here:?}, the input on {there:?}");
-        }
-        if xs.elem_count() == 0 || rows == 0 {
-            bail!(
-                "qmatmul: an empty input {:?} or weight of {rows} rows",
-                xs.shape()
-            );
-        }
-        in_range("qmatmul", [xs])?;
-        let ys = product(&self.candles(), &xs.detach().contiguous()?)?;
-        let weight = self.clone();
-        let backward = move |given: Backward<1>| {
-            let [xs] = &given.inputs;
-            let dys = given.gradient.contiguous()?.flatten_to(D::Minus2)?;
-            let dxs = weight.product_with(&dys)?.to_dtype(xs.dtype())?;
-            Ok([Some(dxs.reshape(xs.shape())?)])
-        };
-        record("qmatmul", [xs], ys, backward)
-    }
-
-    /// dy · W
-    fn product_with(&self, dys: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::QTensor(weight) => {
-                let dys = dys.to_dtype(DType::F32)?;
-                if !has_rows(weight) {
-                    return dys.matmul(&weight.dequantize(dys.device())?);
-                }
-                by_rows(&dys, weight.shape().dims2()?, |first, len| {
-                    rows_of(weight, first, len)
-                })
-            }
-            Self::Tensor(weight) | Self::TensorF16(weight) => match weight.dtype() {
-                // Gradients may be larger than the largest number of f16.
-                DType::F16 | DType::BF16 => {
-                    let rows = |first, len| weight.narrow(0, first, len)?.to_dtype(DType::F32);
-                    by_rows(&dys.to_dtype(DType::F32)?, weight.dims2()?, rows)
-                }
-                dtype => dys.to_dtype(dtype)?.matmul(weight),
-            },
-        }
+        let product = |xs: &Tensor| product(&self.candles(), xs);
+        self.frozen().apply(NAME, xs, None, product)
     }
 }
 
@@ -279,78 +243,10 @@ impl Module for QMatMul {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
             Self::QTensor(weight) if xs.track_op() || is_seeded() => {
-                self.multiply(xs, |_, xs| product(xs, weight))
+                let weight = FrozenWeight::from(weight.clone());
+                weight.apply(NAME, xs, None, |xs| weight.product(xs))
             }
             _ => self.multiply(xs, |weight, xs| weight.forward(xs)),
         }
     }
-}
-
-/// Whether candle can dequantize single rows.
-fn has_rows(weight: &QTensor) -> bool {
-    weight.device().is_cpu() || !matches!(weight.dtype(), GgmlDType::Q8_1 | GgmlDType::Q8K)
-}
-
-/// Some rows of a weight, in f32.
-fn rows_of(weight: &QTensor, first: usize, len: usize) -> Result<Tensor> {
-    let numbers = (first as u32, (first + len) as u32);
-    weight.embedding(&Tensor::arange(numbers.0, numbers.1, &weight.device())?)
-}
-
-/// x · Wᵀ with the dequantized weight, some rows of it at a time.
-fn product(xs: &Tensor, weight: &QTensor) -> Result<Tensor> {
-    let ((rows, width), device) = (weight.shape().dims2()?, xs.device());
-    // As in the layers of numbers: candle's products of 16 bits on the CPU add up in them.
-    let dtype = match device.is_cpu() && xs.dtype() != DType::F64 {
-        true => DType::F32,
-        false => xs.dtype(),
-    };
-    let flat = xs.flatten_to(D::Minus2)?.to_dtype(dtype)?;
-    let part = |weight: Tensor| flat.matmul(&weight.to_dtype(dtype)?.t()?);
-    let ys = match has_rows(weight) {
-        false => part(weight.dequantize(device)?)?,
-        true => {
-            let parts = parts(rows, width, device);
-            let parts = parts.map(|(first, len)| part(rows_of(weight, first, len)?));
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            match &parts[..] {
-                [whole] => whole.clone(),
-                parts => Tensor::cat(parts, 1)?,
-            }
-        }
-    };
-    let mut dims = xs.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = rows;
-    }
-    ys.to_dtype(xs.dtype())?.reshape(dims)
-}
-
-/// The first row and the number of rows of each part of a weight that is dequantized at once.
-fn parts(rows: usize, width: usize, device: &Device) -> impl Iterator<Item = (usize, usize)> {
-    let len = (at_once(device) / width.max(1)).max(1);
-    (0..rows)
-        .step_by(len)
-        .map(move |first| (first, len.min(rows - first)))
-}
-
-/// dy · W, with the f32 rows of W from a number on, as many as asked for.
-fn by_rows(
-    dys: &Tensor,
-    (rows, width): (usize, usize),
-    weight: impl Fn(usize, usize) -> Result<Tensor>,
-) -> Result<Tensor> {
-    let mut sum: Option<Tensor> = None;
-    for (first, len) in parts(rows, width, dys.device()) {
-        let part = dys.narrow(1, first, len)?.contiguous()?;
-        let product = part.matmul(&weight(first, len)?)?;
-        sum = Some(match sum {
-            Some(sum) => (sum + product)?,
-            None => product,
-        });
-    }
-    sum.map_or_else(
-        || Tensor::zeros((dys.dim(0)?, width), DType::F32, dys.device()),
-        Ok,
-    )
 }

@@ -1,0 +1,263 @@
+use std::sync::PoisonError;
+
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use candle_nn::{Init, VarMap};
+
+use super::Lora;
+use crate::graph::record_lean;
+use crate::kernel::sum_type;
+use crate::linear::{product, rows};
+use crate::ops;
+use crate::seed::is_frozen;
+
+/// Elements of a weight whose squares are in memory at once.
+const SQUARES: usize = 1 << 24;
+
+/// The trained matrices beside a frozen linear layer, from [`Lora::attach`] or [`at`](super::at). A clone shares them.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// (rank, inputs)
+    a: Tensor,
+    /// (outputs, rank)
+    b: Tensor,
+    magnitude: Option<Magnitude>,
+    scale: f64,
+    dropout: f32,
+}
+
+#[derive(Clone, Debug)]
+struct Magnitude {
+    /// (outputs)
+    value: Tensor,
+    /// The squared norms of the rows of W, (outputs).
+    squares: Tensor,
+}
+
+impl Adapter {
+    pub(super) fn new(
+        lora: &Lora,
+        vars: &VarMap,
+        path: &str,
+        (outputs, inputs): (usize, usize),
+        dtype: DType,
+        device: &Device,
+        weight: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Self> {
+        let (dtype, bound) = (sum_type(dtype), 1. / (inputs.max(1) as f64).sqrt());
+        // PEFT's name of the model that has adapters.
+        let name = |own: &str| format!("base_model.model.{path}.{own}");
+        let matrix =
+            |own, shape: (usize, usize), init| vars.get(shape, &name(own), init, dtype, device);
+        let (lo, up) = (-bound, bound);
+        let a = matrix(
+            "lora_A.weight",
+            (lora.rank, inputs),
+            Init::Uniform { lo, up },
+        )?;
+        let b = matrix("lora_B.weight", (outputs, lora.rank), Init::Const(0.))?;
+        let scale = lora.scale();
+        let magnitude = || {
+            let weight = weight()?;
+            let (name, squares) = (name("lora_magnitude_vector"), squares(&weight, dtype)?);
+            let mut data = vars.data().lock().unwrap_or_else(PoisonError::into_inner);
+            let value = match data.get(&name) {
+                Some(var) if var.dims() != [outputs] => {
+                    bail!("{name} has shape {:?}, expected [{outputs}]", var.shape())
+                }
+                Some(var) => var.as_tensor().clone(),
+                None => {
+                    let var = Var::from_tensor(&norms(&moved(&weight, &a, &b, scale)?)?)?;
+                    data.entry(name).or_insert(var).as_tensor().clone()
+                }
+            };
+            Ok(Magnitude { value, squares })
+        };
+        Ok(Self {
+            magnitude: lora.dora.then(magnitude).transpose()?,
+            a,
+            b,
+            scale,
+            dropout: lora.dropout as f32,
+        })
+    }
+
+    /// Applies a frozen layer with this adapter: `base` computes x (…, inputs) · Wᵀ with the layer's `bias` (outputs), if it has one.
+    ///
+    /// It keeps x, which adapters of one x share, and rank numbers for each row, those in f32; with DoRA also an output. Rows of x are those of
+    /// a layer of any number of dimensions, at least 2. An example is at [`at`](super::at).
+    ///
+    /// # Errors
+    /// If shapes or devices do not match, and those of `base`.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        base: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let y = base(x)?;
+        let dropped = ops::dropout(x, self.dropout)?;
+        let beside = beside(&dropped, &self.a, &self.b, self.scale)?;
+        let Some(magnitude) = &self.magnitude else {
+            return ops::add(&y, &beside);
+        };
+        let bias = bias.map(Tensor::detach);
+        let factor = (&magnitude.value / self.norms(magnitude, x.dtype(), &bias, &base)?)?;
+        // As in PEFT, the factor of what the base computes is of the input that the adapter sees.
+        if self.dropout == 0. || is_frozen() {
+            return scaled(&y, &beside, &factor, bias);
+        }
+        let seen = base(&dropped)?;
+        (y - &seen)? + scaled(&seen, &beside, &factor, bias)?
+    }
+
+    /// The norms of the rows of W + scale · B · A, without a graph, by products with A and B alone: the matrix is not made.
+    fn norms(
+        &self,
+        magnitude: &Magnitude,
+        dtype: DType,
+        bias: &Option<Tensor>,
+        base: &impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (a, b) = (self.a.detach(), self.b.detach());
+        let mut of_base = base(&a.to_dtype(dtype)?)?.detach();
+        if let Some(bias) = bias {
+            of_base = of_base.broadcast_sub(bias)?;
+        }
+        let of_base = of_base.to_dtype(b.dtype())?.t()?;
+        let both = (of_base * (2. * self.scale))?;
+        let both = (both + (b.matmul(&a.matmul(&a.t()?)?)? * self.scale.powi(2))?)?;
+        let squares = (&magnitude.squares + (both * &b)?.sum(1)?)?;
+        // Rounding may leave less than nothing of a row that is almost 0.
+        squares.maximum(f64::from(f32::MIN_POSITIVE))?.sqrt()
+    }
+
+    /// The layer's `weight` (outputs, inputs) with this adapter in it, for a model without adapters, in the type of `weight`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Module, Tensor};
+    /// use candle_headroom_nn::lora::Lora;
+    /// use candle_headroom_nn::{Linear, VarBuilder, VarMap, linear_no_bias};
+    ///
+    /// let base = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    /// let (layer, adapters) = Lora::default().attach(&VarMap::new(), || linear_no_bias(8, 4, base.pp("layer")))?;
+    /// let merged = Linear::new(adapters["layer"].merge(layer.weight())?, None);
+    /// let x = Tensor::ones((1, 8), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(merged.forward(&x)?.to_vec2::<f32>()?, layer.forward(&x)?.to_vec2::<f32>()?);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the shape is another one.
+    pub fn merge(&self, weight: &Tensor) -> Result<Tensor> {
+        let merged = moved(weight, &self.a, &self.b, self.scale)?;
+        let merged = match &self.magnitude {
+            None => merged,
+            Some(magnitude) => {
+                let factor = (magnitude.value.detach() / norms(&merged)?)?;
+                merged.broadcast_mul(&factor.unsqueeze(1)?)?
+            }
+        };
+        merged.to_dtype(weight.dtype())
+    }
+
+    /// The same adapter for evaluation: it shares the parameters, also later changes of them, keeps no graph, and drops nothing.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Module, Tensor};
+    /// use candle_headroom_nn::lora::Lora;
+    /// use candle_headroom_nn::{VarBuilder, VarMap, linear};
+    ///
+    /// let base = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    /// let (layer, adapters) = Lora::default().attach(&VarMap::new(), || linear(8, 4, base.pp("layer")))?;
+    /// let x = Tensor::ones((1, 8), DType::F32, &Device::Cpu)?;
+    /// let still = adapters["layer"].without_graph();
+    /// assert!(!still.forward(&x, None, |x| Ok(x.narrow(1, 0, 4)?))?.track_op());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn without_graph(&self) -> Self {
+        let detached = |magnitude: &Magnitude| Magnitude {
+            value: magnitude.value.detach(),
+            squares: magnitude.squares.clone(),
+        };
+        Self {
+            a: self.a.detach(),
+            b: self.b.detach(),
+            magnitude: self.magnitude.as_ref().map(detached),
+            scale: self.scale,
+            dropout: 0.,
+        }
+    }
+}
+
+/// W + scale · B · A, in the type of A, without a graph.
+fn moved(weight: &Tensor, a: &Tensor, b: &Tensor, scale: f64) -> Result<Tensor> {
+    let beside = b.detach().matmul(&a.detach())?;
+    weight.detach().to_dtype(a.dtype())? + (beside * scale)?
+}
+
+/// Of the rows.
+fn norms(matrix: &Tensor) -> Result<Tensor> {
+    squares(matrix, matrix.dtype())?.sqrt()
+}
+
+/// The squared norms of rows, some of which are cast and squared at a time.
+fn squares(matrix: &Tensor, dtype: DType) -> Result<Tensor> {
+    let ((count, width), matrix) = (matrix.dims2()?, matrix.detach());
+    let most = (SQUARES / width.max(1)).max(1);
+    let part = |first: usize| {
+        let rows = matrix.narrow(0, first, most.min(count - first))?;
+        rows.to_dtype(dtype)?.sqr()?.sum(1)
+    };
+    let parts: Vec<_> = (0..count).step_by(most).map(part).collect::<Result<_>>()?;
+    Tensor::cat(&parts, 0)
+}
+
+/// scale · B · A · x in the type of x, computed in that of A: one operation, which keeps x in its own type.
+fn beside(x: &Tensor, a: &Tensor, b: &Tensor, scale: f64) -> Result<Tensor> {
+    let wide = a.dtype();
+    let [kept, a_, b_] = [x, a, b].map(Tensor::detach);
+    let inner = (product(&kept.to_dtype(wide)?, &a_)? * scale)?;
+    let y = product(&inner, &b_)?.to_dtype(x.dtype())?;
+    let backward = move |dy: Tensor, [needs_x, needs_a, needs_b]: [bool; 3]| {
+        let dy = rows(&dy)?.to_dtype(wide)?;
+        let db = needs_b.then(|| dy.t()?.matmul(&rows(&inner)?));
+        let dinner = (dy.matmul(&b_)? * scale)?;
+        let da = needs_a.then(|| dinner.t()?.matmul(&rows(&kept)?.to_dtype(wide)?));
+        let dx = needs_x.then(|| {
+            let dx = dinner.matmul(&a_)?.to_dtype(kept.dtype())?;
+            dx.reshape(kept.shape())
+        });
+        Ok([dx.transpose()?, da.transpose()?, db.transpose()?])
+    };
+    record_lean("lora", [x, a, b], y, backward)
+}
+
+/// factor · (y + beside − bias) + bias, in the type of y: one operation, which keeps the sum.
+fn scaled(y: &Tensor, beside: &Tensor, factor: &Tensor, bias: Option<Tensor>) -> Result<Tensor> {
+    let (dtype, wide) = (y.dtype(), factor.dtype());
+    let mut sum = (y.detach() + beside.detach())?;
+    if let Some(bias) = &bias {
+        sum = sum.broadcast_sub(bias)?;
+    }
+    let by = factor.detach();
+    let times = move |rows: &Tensor, by: &Tensor| rows.to_dtype(wide)?.broadcast_mul(by);
+    let mut scaled = times(&sum, &by)?;
+    if let Some(bias) = &bias {
+        scaled = scaled.broadcast_add(&bias.to_dtype(wide)?)?;
+    }
+    let backward = move |gradient: Tensor, [needs_y, needs_beside, needs_factor]: [bool; 3]| {
+        let dsum = times(&gradient, &by)?.to_dtype(dtype)?;
+        let dfactor = needs_factor.then(|| {
+            let product = (rows(&gradient)?.to_dtype(wide)? * rows(&sum)?.to_dtype(wide)?)?;
+            product.sum(0)
+        });
+        let given = |needed: bool| needed.then(|| dsum.clone());
+        Ok([given(needs_y), given(needs_beside), dfactor.transpose()?])
+    };
+    record_lean(
+        "dora",
+        [y, beside, factor],
+        scaled.to_dtype(dtype)?,
+        backward,
+    )
+}

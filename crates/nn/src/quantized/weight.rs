@@ -1,0 +1,268 @@
+use std::sync::Arc;
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{D, DType, Device, Error, Result, Tensor, bail};
+
+use super::Nf4;
+use crate::bias::{add_to_rows, sum_of_rows};
+use crate::graph::record_lean;
+use crate::kernel::{dense, in_range, multiply, product, runs_on, sum_type};
+
+/// A weight (out, in) that is not trained, and of which some rows are dequantized at a time. A clone shares its memory.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom_nn::quantized::{FrozenWeight, GgmlDType, QTensor};
+///
+/// let weight = Tensor::randn(0f32, 1., (64, 32), &Device::Cpu)?; // [out, in]
+/// let weight = FrozenWeight::from(QTensor::quantize(&weight, GgmlDType::Q8_0)?);
+/// assert_eq!(weight.dims()?, (64, 32));
+/// assert_eq!(weight.bytes(), 64 * 34); // 32 numbers of 8 bits and a scale of 16 bits in each row
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FrozenWeight {
+    /// In a format of ggml, as in GGUF files.
+    Ggml(Arc<QTensor>),
+    /// In NF4.
+    Nf4(Nf4),
+    /// As it is.
+    Tensor(Tensor),
+}
+
+impl From<QTensor> for FrozenWeight {
+    fn from(weight: QTensor) -> Self {
+        Self::Ggml(Arc::new(weight))
+    }
+}
+
+impl From<Arc<QTensor>> for FrozenWeight {
+    fn from(weight: Arc<QTensor>) -> Self {
+        Self::Ggml(weight)
+    }
+}
+
+impl From<Nf4> for FrozenWeight {
+    fn from(weight: Nf4) -> Self {
+        Self::Nf4(weight)
+    }
+}
+
+impl From<Tensor> for FrozenWeight {
+    fn from(weight: Tensor) -> Self {
+        Self::Tensor(weight.detach())
+    }
+}
+
+impl FrozenWeight {
+    /// Rows and columns: (out, in).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::FrozenWeight;
+    /// let weight = FrozenWeight::from(Tensor::ones((64, 32), DType::BF16, &Device::Cpu)?);
+    /// assert_eq!(weight.dims()?, (64, 32));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it is not a matrix.
+    pub fn dims(&self) -> Result<(usize, usize)> {
+        match self {
+            Self::Ggml(weight) => weight.shape().dims2(),
+            Self::Nf4(weight) => Ok(weight.dims()),
+            Self::Tensor(weight) => weight.dims2(),
+        }
+    }
+
+    /// Where it lies.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::FrozenWeight;
+    /// let weight = FrozenWeight::from(Tensor::ones((64, 32), DType::BF16, &Device::Cpu)?);
+    /// assert!(weight.device().is_cpu());
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Ggml(weight) => weight.device(),
+            Self::Nf4(weight) => weight.device().clone(),
+            Self::Tensor(weight) => weight.device().clone(),
+        }
+    }
+
+    /// The bytes that it takes on its device.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::FrozenWeight;
+    /// let weight = FrozenWeight::from(Tensor::ones((64, 32), DType::BF16, &Device::Cpu)?);
+    /// assert_eq!(weight.bytes(), 64 * 32 * 2);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn bytes(&self) -> usize {
+        let of = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        match self {
+            Self::Ggml(weight) => weight.storage_size_in_bytes(),
+            Self::Nf4(weight) => weight.tensors().into_iter().map(of).sum(),
+            Self::Tensor(weight) => of(weight),
+        }
+    }
+
+    /// The whole weight (out, in) in f32, on its device.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_headroom_nn::quantized::FrozenWeight;
+    /// let weight = FrozenWeight::from(Tensor::ones((64, 32), DType::BF16, &Device::Cpu)?);
+    /// assert_eq!(weight.dequantize()?.dtype(), DType::F32);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it is not a matrix, or memory runs out.
+    pub fn dequantize(&self) -> Result<Tensor> {
+        self.rows((0, self.dims()?.0), DType::F32)
+    }
+
+    /// y of x (…, in), given how it is computed, and the gradients of x and of a bias (out).
+    pub(super) fn apply(
+        &self,
+        name: &'static str,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        product: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (device, (rows, _)) = (self.device(), self.dims()?);
+        if !device.same_device(xs.device()) {
+            let (here, there) = (device.location(), xs.device().location());
+            bail!("{name}: the weight is on {here:?}, the input on {there:?}");
+        }
+        if xs.elem_count() == 0 || rows == 0 {
+            let shape = xs.shape();
+            bail!("{name}: an empty input {shape:?} or weight of {rows} rows");
+        }
+        match xs.dtype() {
+            DType::F32 | DType::F64 | DType::F16 | DType::BF16 => in_range(name, [xs])?,
+            dtype => return Err(Error::UnsupportedDTypeForOp(dtype, name).bt()),
+        }
+        let ys = product(&dense(name, &xs.detach())?)?;
+        let (weight, shape, dtype) = (self.clone(), xs.shape().clone(), xs.dtype());
+        let dx = move |dys: &Tensor| weight.gradient(dys)?.to_dtype(dtype)?.reshape(&shape);
+        let flat = move |dys: &Tensor| dense(name, dys)?.flatten_to(D::Minus2);
+        match bias {
+            None => record_lean(name, [xs], ys, move |dys, _| Ok([Some(dx(&flat(&dys)?)?)])),
+            Some(bias) => {
+                let ys = add_to_rows(ys, bias)?;
+                record_lean(name, [xs, bias], ys, move |dys, [of_x, of_bias]| {
+                    let dys = flat(&dys)?;
+                    let dxs = of_x.then(|| dx(&dys)).transpose()?;
+                    let dbias = of_bias.then(|| sum_of_rows(&dys)).transpose()?;
+                    Ok([dxs, dbias])
+                })
+            }
+        }
+    }
+
+    /// x · Wᵀ with the dequantized weight, some rows of it at a time.
+    pub(super) fn product(&self, xs: &Tensor) -> Result<Tensor> {
+        let ((rows, _), device) = (self.dims()?, xs.device());
+        // As in the layers of numbers: candle's products of 16 bits on the CPU add up in them.
+        let dtype = match device.is_cpu() {
+            true => sum_type(xs.dtype()),
+            false => xs.dtype(),
+        };
+        let flat = xs.flatten_to(D::Minus2)?.to_dtype(dtype)?;
+        let part = |part| self.rows(part, dtype)?.t();
+        let ys = match &self.parts(dtype)?[..] {
+            [whole] => product(1., &flat, &part(*whole)?, dtype)?,
+            parts => {
+                let ys = Tensor::zeros((flat.dim(0)?, rows), dtype, device)?;
+                for &(first, len) in parts {
+                    multiply(
+                        &ys.narrow(1, first, len)?,
+                        false,
+                        &flat,
+                        &part((first, len))?,
+                    )?;
+                }
+                ys
+            }
+        };
+        let mut dims = xs.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = rows;
+        }
+        ys.to_dtype(xs.dtype())?.reshape(dims)
+    }
+
+    /// dy · W of (samples, out), in the type of sums, some rows of the weight at a time.
+    fn gradient(&self, dys: &Tensor) -> Result<Tensor> {
+        let wide = sum_type(dys.dtype());
+        // A weight of 16 bits is not rounded to others, and where candle multiplies, sums would be narrow.
+        let is_exact = !matches!(self, Self::Tensor(weight) if weight.dtype() != dys.dtype());
+        let has_products = dys.device().is_cuda() && runs_on(dys.device());
+        let dtype = match is_exact && has_products {
+            true => dys.dtype(),
+            false => wide,
+        };
+        let (dys, mut sum) = (dys.to_dtype(dtype)?, None);
+        for (first, len) in self.parts(dtype)? {
+            let (part, weight) = (dys.narrow(1, first, len)?, self.rows((first, len), dtype)?);
+            match &sum {
+                None => sum = Some(product(1., &part, &weight, wide)?),
+                Some(sum) => multiply(sum, true, &part, &weight)?,
+            }
+        }
+        sum.map_or_else(|| bail!("qmatmul: a weight without rows"), Ok)
+    }
+
+    /// The first row and the number of rows of each part that is dequantized at once.
+    fn parts(&self, dtype: DType) -> Result<Vec<(usize, usize)>> {
+        let ((rows, width), device) = (self.dims()?, self.device());
+        // On the CPU few enough for its caches, on CUDA most weights of a model at once, since each part takes launches.
+        let bytes = if device.is_cuda() { 64 << 20 } else { 4 << 20 };
+        let len = match self.has_rows() {
+            true => (bytes / (width * dtype.size_in_bytes()).max(1)).max(1),
+            false => rows.max(1),
+        };
+        let firsts = (0..rows).step_by(len);
+        Ok(firsts.map(|first| (first, len.min(rows - first))).collect())
+    }
+
+    /// Whether single rows can be dequantized, and their products be written to a part of a tensor.
+    fn has_rows(&self) -> bool {
+        let device = self.device();
+        let has_kernel = match self {
+            Self::Ggml(weight) => !matches!(weight.dtype(), GgmlDType::Q8_1 | GgmlDType::Q8K),
+            _ => true,
+        };
+        runs_on(&device) && (has_kernel || device.is_cpu())
+    }
+
+    /// So many rows from a number on.
+    fn rows(&self, (first, len): (usize, usize), dtype: DType) -> Result<Tensor> {
+        let rows = match self {
+            Self::Ggml(weight) if !self.has_rows() => weight.dequantize(&weight.device()),
+            #[cfg(feature = "cuda")]
+            Self::Nf4(weight) if weight.device().is_cuda() => {
+                return crate::kernel::cuda::nf4_rows(weight, (first, len), dtype);
+            }
+            Self::Nf4(weight) => weight.rows(first, len),
+            Self::Tensor(weight) => weight.narrow(0, first, len),
+            Self::Ggml(weight) => {
+                #[cfg(feature = "cuda")]
+                if weight.device().is_cuda()
+                    && let Some(rows) = crate::kernel::cuda::ggml_rows(weight, (first, len), dtype)?
+                {
+                    return Ok(rows);
+                }
+                let numbers = (first as u32, (first + len) as u32);
+                weight.embedding(&Tensor::arange(numbers.0, numbers.1, &weight.device())?)
+            }
+        };
+        rows?.to_dtype(dtype)
+    }
+}
