@@ -5,9 +5,10 @@ use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use candle_headroom::DeviceMemory;
 use candle_headroom::memory::PeakScope;
 use candle_headroom::nn::Linear;
+use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom::nn::quantized::{FrozenLinear, FrozenWeight, Nf4};
 
-use crate::check::{FLOATS, difference, factors, frozen, numbers, same_bits};
+use crate::check::{FLOATS, difference, factors, frozen, numbers, rounding, same_bits};
 use crate::gpu::{MIB, gpu};
 
 fn on_host(tensor: &Tensor) -> Result<Tensor> {
@@ -143,5 +144,47 @@ fn gradients_against_the_dequantized_weight() -> Result<()> {
     assert!(worst <= 1e-3, "{worst:e}");
     // The weight and the gradient are rounded to bf16, by up to 2^-8 each. That of the gradient alone is 1.6e-3 of its norm.
     assert!(worst_of_f32 <= 3e-3, "{worst_of_f32:e}");
+    Ok(())
+}
+
+#[test]
+fn a_frozen_head_and_a_frozen_table_have_the_cpus_results() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    let values = numbers(&[300, 256], 5);
+    let targets = Tensor::from_iter((0..6u32).map(|at| at * 13), &Device::Cpu)?;
+    let options = LinearCrossEntropy::default().z_loss(0.1).chunk_rows(4);
+    let tokens = |device: &Device| Tensor::new(&[[3u32, 0], [299, 300]], device);
+    let pairs = frozen(&values, &Device::Cpu)?.into_iter().zip(frozen(&values, &device)?);
+    for ((name, here), (_, there)) in pairs {
+        for dtype in FLOATS {
+            let loss = |weight: &FrozenWeight, device: &Device| -> Result<[Tensor; 2]> {
+                let hidden = numbers(&[6, 256], 1).to_dtype(dtype)?.to_device(device)?;
+                let hidden = Var::from_tensor(&hidden)?;
+                let loss = linear_cross_entropy(&hidden, weight, &targets, &options)?;
+                let gradient = loss.backward()?.remove(&hidden).expect("a gradient");
+                let wide = |tensor: Tensor| on_host(&tensor)?.to_dtype(DType::F64);
+                Ok([wide(loss)?, wide(gradient)?])
+            };
+            let ([loss_here, here], [loss_there, there]) =
+                (loss(&here, &Device::Cpu)?, loss(&there, &device)?);
+            let limit = rounding(dtype).max(3e-6);
+            for (a, b) in [(loss_here, loss_there), (here, there)] {
+                let off = difference(&b, &a);
+                assert!(off < limit, "{name} of {dtype:?}: {off}");
+            }
+        }
+        let Ok(rows) = there.embedding(&tokens(&device)?) else {
+            assert_eq!(name, "NF4");
+            continue;
+        };
+        let inside = |tokens: Tensor| tokens.flatten_all()?.narrow(0, 0, 3);
+        let rows = on_host(&rows)?.reshape((4, 256))?;
+        let expected = here.embedding(&inside(tokens(&Device::Cpu)?)?)?;
+        same_bits(&rows.narrow(0, 0, 3)?, &expected)?;
+        // There is no row 300.
+        let none = rows.get(3)?.to_vec1::<f32>()?;
+        assert!(none.iter().all(|x| x.is_nan()), "{name}");
+    }
     Ok(())
 }

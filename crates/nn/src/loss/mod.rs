@@ -17,5 +17,5 @@ mod targets;
 pub use cross_entropy::{cross_entropy, nll};
 pub use elements::{binary_cross_entropy_with_logit, huber, mse};
 pub use linear_cross_entropy::{
-    LinearCrossEntropy, LossSum, linear_cross_entropy, linear_cross_entropy_sum,
+    Classes, LinearCrossEntropy, LossSum, linear_cross_entropy, linear_cross_entropy_sum,
 };

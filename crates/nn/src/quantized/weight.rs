@@ -127,6 +127,43 @@ impl FrozenWeight {
         self.rows((0, self.dims()?.0), DType::F32)
     }
 
+    /// The rows with these numbers, of any shape (…), as (…, in): a table of embeddings. In f32, or the type of a tensor.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom_nn::quantized::{FrozenWeight, GgmlDType, QTensor};
+    ///
+    /// let table = Tensor::arange(0f32, 64., &Device::Cpu)?.reshape((64, 1))?.broadcast_as((64, 32))?;
+    /// let table = FrozenWeight::from(QTensor::quantize(&table.contiguous()?, GgmlDType::Q8_0)?); // [tokens, width]
+    /// let tokens = Tensor::new(&[[3u32, 0]], &Device::Cpu)?;
+    /// let found = table.embedding(&tokens)?;
+    /// assert_eq!(found.dims(), [1, 2, 32]);
+    /// assert!((found.max_all()?.to_scalar::<f32>()? - 3.).abs() < 0.01);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a number is out of range; on a GPU, where nothing waits for it, its row is NaN. And for a weight in NF4, which has no such kernel.
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Ggml(weight) if weight.device().is_cpu() => weight.embedding(ids),
+            Self::Ggml(weight) => {
+                // candle's kernel reads whatever lies there.
+                let ids = ids.to_device(&weight.device())?.to_dtype(DType::U32)?;
+                let is_row = ids.lt(weight.shape().dims2()?.0 as u32)?;
+                let rows = weight.embedding(&is_row.where_cond(&ids, &ids.zeros_like()?)?)?;
+                let none = Tensor::new(f32::NAN, rows.device())?.broadcast_as(rows.shape())?;
+                let is_row = is_row.unsqueeze(D::Minus1)?.broadcast_as(rows.shape())?;
+                is_row.where_cond(&rows, &none)
+            }
+            Self::Tensor(weight) => {
+                let rows = weight.index_select(&ids.flatten_all()?, 0)?;
+                rows.reshape([ids.dims(), &[weight.dim(1)?]].concat())
+            }
+            Self::Nf4(_) => bail!("embedding: the table is in NF4: take another type for it"),
+        }
+    }
+
     /// y of x (…, in), given how it is computed, and the gradients of x and of a bias (out).
     pub(super) fn apply(
         &self,
@@ -220,7 +257,7 @@ impl FrozenWeight {
     }
 
     /// The first row and the number of rows of each part that is dequantized at once.
-    fn parts(&self, dtype: DType) -> Result<Vec<(usize, usize)>> {
+    pub(crate) fn parts(&self, dtype: DType) -> Result<Vec<(usize, usize)>> {
         let ((rows, width), device) = (self.dims()?, self.device());
         // On the CPU few enough for its caches, on CUDA most weights of a model at once, since each part takes launches.
         let bytes = if device.is_cuda() { 64 << 20 } else { 4 << 20 };
@@ -243,7 +280,7 @@ impl FrozenWeight {
     }
 
     /// So many rows from a number on.
-    fn rows(&self, (first, len): (usize, usize), dtype: DType) -> Result<Tensor> {
+    pub(crate) fn rows(&self, (first, len): (usize, usize), dtype: DType) -> Result<Tensor> {
         let rows = match self {
             Self::Ggml(weight) if !self.has_rows() => weight.dequantize(&weight.device()),
             #[cfg(feature = "cuda")]

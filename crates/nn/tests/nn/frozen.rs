@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var, safetensors};
+use candle_headroom_nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom_nn::quantized::{FrozenLinear, FrozenWeight, Nf4};
 use candle_headroom_nn::{Linear, recompute};
 
@@ -198,5 +199,44 @@ fn a_bias_is_trained_alone() -> Result<()> {
     let store = layer.forward(&xs)?.sum_all()?.backward()?;
     let gradient = store.get(&bias).expect("a gradient").to_vec1::<f32>()?;
     assert_eq!(gradient, [4.; 9]);
+    Ok(())
+}
+
+#[test]
+fn a_loss_and_an_embedding_are_those_of_the_dequantized_weight() -> Result<()> {
+    // On the CPU 4 MiB are dequantized at a time: one slice, and two.
+    for classes in [70, 4100] {
+        let targets = Tensor::from_iter((0..6u32).map(|at| at * 13 % 70), &Device::Cpu)?;
+        let tokens = Tensor::new(&[[3u32, 0], [69, 3]], &Device::Cpu)?;
+        for (name, weight) in frozen(&numbers(&[classes, 256], 5), &Device::Cpu)? {
+            let exact = weight.dequantize()?.to_dtype(DType::F64)?;
+            let options = LinearCrossEntropy::default().z_loss(0.1).chunk_rows(4);
+            for input in [DType::F64, DType::F32, DType::BF16] {
+                let xs = numbers(&[6, 256], 1).to_dtype(input)?;
+                let of = |xs: &[Tensor]| linear_cross_entropy(&xs[0], &weight, &targets, &options);
+                let plain =
+                    |xs: &[Tensor]| linear_cross_entropy(&xs[0], &exact, &targets, &options);
+                let (loss, found) = differentiate(&of, std::slice::from_ref(&xs), STRIDES[0])?;
+                let wide = [xs.to_dtype(DType::F64)?];
+                let (expected, gradients) = differentiate(&plain, &wide, STRIDES[0])?;
+                assert!(difference(&loss, &expected) < 3e-6, "{name} of {input:?}");
+                let off = difference(&found[0], &gradients[0]);
+                assert!(
+                    off < rounding(input).max(3e-6),
+                    "{name} of {input:?}: {off}"
+                );
+            }
+            let other = numbers(&[6, 255], 1).to_dtype(DType::F32)?;
+            assert!(linear_cross_entropy(&other, &weight, &targets, &options).is_err());
+            match weight.embedding(&tokens) {
+                Ok(rows) => {
+                    let expected = exact.index_select(&tokens.flatten_all()?, 0)?;
+                    let expected = expected.reshape((2, 2, 256))?.to_dtype(rows.dtype())?;
+                    same_bits(&rows, &expected)?;
+                }
+                Err(error) => assert!(name == "NF4" && error.to_string().contains("NF4"), "{name}"),
+            }
+        }
+    }
     Ok(())
 }

@@ -7,17 +7,78 @@ mod pass;
 mod rows;
 mod tokens;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Shape, Tensor, Var};
 
 use pass::Pass;
 #[cfg(feature = "cuda")]
 pub(crate) use tokens::Arguments;
 pub use tokens::LinearCrossEntropy;
 
+use crate::quantized::FrozenWeight;
+
+/// The weight (classes, width) of the linear layer before the loss.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Classes<'a> {
+    /// One that may be trained.
+    Tensor(&'a Tensor),
+    /// A frozen one, of which the rows of some classes are dequantized at a time, to the type of the hidden states; on the CPU to f32.
+    Frozen(&'a FrozenWeight),
+}
+
+impl<'a> From<&'a Tensor> for Classes<'a> {
+    fn from(weight: &'a Tensor) -> Self {
+        Self::Tensor(weight)
+    }
+}
+
+impl<'a> From<&'a Var> for Classes<'a> {
+    fn from(weight: &'a Var) -> Self {
+        Self::Tensor(weight)
+    }
+}
+
+impl<'a> From<&'a FrozenWeight> for Classes<'a> {
+    fn from(weight: &'a FrozenWeight) -> Self {
+        Self::Frozen(weight)
+    }
+}
+
+impl Classes<'_> {
+    fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(weight) => Some(weight),
+            Self::Frozen(_) => None,
+        }
+    }
+
+    /// Outside the graph.
+    fn frozen(&self) -> FrozenWeight {
+        match *self {
+            Self::Tensor(weight) => weight.clone().into(),
+            Self::Frozen(weight) => weight.clone(),
+        }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        match self {
+            Self::Tensor(weight) => Ok(weight.shape().clone()),
+            Self::Frozen(weight) => Ok(weight.dims()?.into()),
+        }
+    }
+
+    fn device(&self) -> Device {
+        match self {
+            Self::Tensor(weight) => weight.device().clone(),
+            Self::Frozen(weight) => weight.device(),
+        }
+    }
+}
+
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.
 ///
 /// `hidden` is (…, width) and `weight` (classes, width), for example that of the last [`Linear`](crate::Linear) or of the
-/// embedding; any strides. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
+/// embedding, with any strides, or a [`FrozenWeight`] in few bits. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
 /// [`ignore_index`](LinearCrossEntropy::ignore_index) or the largest value of its type, for example `u32::MAX`. The mean is over
 /// the tokens that count, as in PyTorch, and 0 if there are none. For f16 and bf16 the loss is f32, as are logits and sums.
 ///
@@ -56,15 +117,16 @@ pub use tokens::LinearCrossEntropy;
 /// If shapes, types, devices or options do not fit, or if a target or weight on the CPU is out of range; the message names it. On
 /// CUDA nothing waits for the device: a target out of range or a negative weight gives NaN, also as the gradient of its hidden
 /// state. Targets and weights may stay on the CPU; then they are checked there.
-pub fn linear_cross_entropy(
+pub fn linear_cross_entropy<'a>(
     hidden: &Tensor,
-    weight: &Tensor,
+    weight: impl Into<Classes<'a>>,
     targets: &Tensor,
     options: &LinearCrossEntropy,
 ) -> Result<Tensor> {
+    let weight = weight.into();
     let pass = Pass::new(hidden, weight, targets, options)?;
     let averages = true;
-    pass.loss([hidden, weight], options.bias.as_ref(), averages)
+    pass.loss(hidden, weight, options.bias.as_ref(), averages)
 }
 
 /// The sum that [`linear_cross_entropy`] divides, and the number of tokens that count, or the sum of their weights.
@@ -90,16 +152,17 @@ pub fn linear_cross_entropy(
 /// # Errors
 /// As [`linear_cross_entropy`]. On CUDA it waits for the device to read the weight, unless targets and token weights are on the
 /// CPU.
-pub fn linear_cross_entropy_sum(
+pub fn linear_cross_entropy_sum<'a>(
     hidden: &Tensor,
-    weight: &Tensor,
+    weight: impl Into<Classes<'a>>,
     targets: &Tensor,
     options: &LinearCrossEntropy,
 ) -> Result<LossSum> {
+    let weight = weight.into();
     let pass = Pass::new(hidden, weight, targets, options)?;
     let (total, averages) = (pass.total()?, false);
     Ok(LossSum {
-        value: pass.loss([hidden, weight], options.bias.as_ref(), averages)?,
+        value: pass.loss(hidden, weight, options.bias.as_ref(), averages)?,
         weight: total,
     })
 }

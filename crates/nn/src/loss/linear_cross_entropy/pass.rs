@@ -3,10 +3,12 @@
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
+use super::Classes;
 use super::rows::{losses, scale};
 use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
 use crate::kernel::{dense, multiply, same_device, same_type, sum_type};
+use crate::quantized::FrozenWeight;
 use crate::scope::current;
 
 /// What turns hidden states into a loss.
@@ -33,12 +35,12 @@ impl Pass {
     /// Checks shapes, types, devices, targets and options.
     pub fn new(
         hidden: &Tensor,
-        weight: &Tensor,
+        weight: Classes,
         targets: &Tensor,
         options: &LinearCrossEntropy,
     ) -> Result<Self> {
-        let (of_hidden, of_weight) = (hidden.shape(), weight.shape());
-        let (classes, tokens) = match (weight.dims(), hidden.dims()) {
+        let (of_hidden, of_weight) = (hidden.shape(), weight.shape()?);
+        let (classes, tokens) = match (of_weight.dims(), hidden.dims()) {
             (&[classes, width], [tokens @ .., last])
                 if classes > 0 && width > 0 && width == *last =>
             {
@@ -58,9 +60,15 @@ impl Pass {
         if !hidden.dtype().is_float() {
             return Err(Error::UnsupportedDTypeForOp(hidden.dtype(), NAME).bt());
         }
-        for other in [Some(weight), bias].into_iter().flatten() {
+        for other in [weight.tensor(), bias].into_iter().flatten() {
             same_type(NAME, hidden.dtype(), other.dtype())?;
-            same_device(NAME, hidden.device(), other.device())?;
+        }
+        let places = [
+            Some(weight.device()),
+            bias.map(|bias| bias.device().clone()),
+        ];
+        for place in places.iter().flatten() {
+            same_device(NAME, hidden.device(), place)?;
         }
         let rule = options.rule()?;
         if tokens != targets.dims() {
@@ -85,24 +93,31 @@ impl Pass {
     /// The sum of the losses, or their mean, as an operation of candle's graph that keeps its gradients.
     pub fn loss(
         self,
-        [hidden, weight]: [&Tensor; 2],
+        hidden: &Tensor,
+        weight: Classes,
         bias: Option<&Tensor>,
         averages: bool,
     ) -> Result<Tensor> {
-        let needs = [Some(hidden), Some(weight), bias];
+        let needs = [Some(hidden), weight.tensor(), bias];
         let needs = needs.map(|input| input.is_some_and(Tensor::track_op));
         let detached = bias.map(Tensor::detach);
-        let found = self.run(&hidden.detach(), &weight.detach(), detached.as_ref(), needs)?;
+        let constant = weight.frozen();
+        let found = self.run(&hidden.detach(), &constant, detached.as_ref(), needs)?;
         let sum = found.sum.clone();
         let kept = Kept {
             pass: self,
+            weight: constant,
             averages,
             has_bias: bias.is_some(),
             found: Mutex::new(Some(found)),
         };
         let loss = kept.of_sum(&sum)?;
-        let none = weight.detach();
-        let inputs = [hidden, weight, bias.unwrap_or(&none)];
+        let none = hidden.detach();
+        let inputs = [
+            hidden,
+            weight.tensor().unwrap_or(&none),
+            bias.unwrap_or(&none),
+        ];
         record(NAME, inputs, loss, move |given| kept.take(given))
     }
 
@@ -110,11 +125,11 @@ impl Pass {
     fn run(
         &self,
         hidden: &Tensor,
-        weight: &Tensor,
+        weight: &FrozenWeight,
         bias: Option<&Tensor>,
         needs: [bool; 3],
     ) -> Result<Found> {
-        let (classes, width) = weight.dims2()?;
+        let (classes, width) = weight.dims()?;
         let tokens = hidden.elem_count() / width.max(1);
         let (device, dtype) = (hidden.device(), sum_type(hidden.dtype()));
         // Without CUDA's products of f16 and bf16 with f32 sums, the operands are f32.
@@ -122,15 +137,20 @@ impl Pass {
             true => hidden.dtype(),
             false => dtype,
         };
-        let at_once = match device.is_cpu() {
-            true => CLASSES_AT_ONCE,
-            false => classes.max(1),
+        let weight = match weight {
+            FrozenWeight::Tensor(weight) => regular(weight)?.into(),
+            weight => weight.clone(),
         };
-        let weight = regular(weight)?;
-        // Some rows of the weight, from a class on.
-        let part = |first: usize| {
-            let part = weight.narrow(0, first, at_once.min(classes - first))?;
-            part.to_dtype(operand)
+        // The first class and the number of classes whose weights are multiplied at a time.
+        let parts = match &weight {
+            FrozenWeight::Tensor(_) if device.is_cpu() => {
+                let firsts = (0..classes).step_by(CLASSES_AT_ONCE);
+                firsts
+                    .map(|first| (first, CLASSES_AT_ONCE.min(classes - first)))
+                    .collect()
+            }
+            FrozenWeight::Tensor(_) => vec![(0, classes)],
+            weight => weight.parts(operand)?,
         };
         let hidden = match hidden.rank() {
             2 => regular(hidden)?,
@@ -142,7 +162,13 @@ impl Pass {
         // Before the gradients take their part of the room.
         let rows = match self.chunk_rows {
             Some(rows) => rows.clamp(1, tokens.max(1)),
-            None => chunk_rows(&hidden, classes, [needs_hidden, needs_weight])?,
+            None => {
+                let least = match &weight {
+                    FrozenWeight::Tensor(_) => LEAST_ROWS,
+                    _ => LEAST_ROWS_OF_FEW_BITS,
+                };
+                chunk_rows(&hidden, classes, [needs_hidden, needs_weight], least)?
+            }
         };
         let sums = |needed: bool, rows: usize, columns: usize| {
             // CUDA may refuse to allocate nothing.
@@ -171,10 +197,9 @@ impl Pass {
                 states = zero_others(&counted.narrow(0, first, rows)?, &states)?;
             }
             let logits = chunk.narrow(0, 0, rows)?;
-            for first in (0..classes).step_by(at_once) {
-                let weight = part(first)?;
-                let logits = logits.narrow(1, first, weight.dim(0)?)?;
-                multiply(&logits, false, &states, &weight.t()?)?;
+            for &(first, len) in &parts {
+                let weight = weight.rows((first, len), operand)?;
+                multiply(&logits.narrow(1, first, len)?, false, &states, &weight.t()?)?;
             }
             let targets = self.tokens.targets.narrow(0, first, rows)?;
             let weights = weights.as_ref();
@@ -193,11 +218,10 @@ impl Pass {
                 continue;
             }
             let slopes = logits.to_dtype(operand)?;
-            for first_class in (0..classes).step_by(at_once) {
-                let weight = part(first_class)?;
-                let classes = weight.dim(0)?;
+            for &(first_class, classes) in &parts {
                 let slopes = slopes.narrow(1, first_class, classes)?;
                 if let Some(sums) = &of_hidden {
+                    let weight = weight.rows((first_class, classes), operand)?;
                     multiply(&sums.narrow(0, first, rows)?, true, &slopes, &weight)?;
                 }
                 if let Some(sums) = &of_weight {
@@ -225,6 +249,8 @@ impl Pass {
 
 struct Kept {
     pass: Pass,
+    /// Outside the graph.
+    weight: FrozenWeight,
     averages: bool,
     has_bias: bool,
     /// A backward pass takes the gradients, so that it can change them in place.
@@ -245,9 +271,9 @@ impl Kept {
         let found = match found {
             Some(found) => found,
             None => {
-                let [hidden, weight, bias] = &given.inputs;
+                let [hidden, _, bias] = &given.inputs;
                 let bias = self.has_bias.then_some(bias);
-                self.pass.run(hidden, weight, bias, given.needs)?
+                (self.pass).run(hidden, &self.weight, bias, given.needs)?
             }
         };
         let mut factor = self.of_sum(&given.gradient)?;
@@ -294,6 +320,8 @@ fn most_rows(device: &Device) -> usize {
 
 /// With fewer rows the products are bound by reading the weight.
 const LEAST_ROWS: usize = 64;
+/// Each chunk dequantizes all classes, twice where there are gradients.
+const LEAST_ROWS_OF_FEW_BITS: usize = 256;
 /// Smaller chunks save nothing worth their time.
 const LEAST_LOGITS: usize = 1 << 18;
 
@@ -305,7 +333,7 @@ const LEAST_LOGITS: usize = 1 << 18;
 /// them. Elsewhere logits take about as much as the hidden states (Liger's
 /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients, but not below
 /// [`LEAST_ROWS`]: a policy fills the room with samples, which would leave one row to a chunk.
-fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<usize> {
+fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2], least: usize) -> Result<usize> {
     let (tokens, width) = hidden.dims2()?;
     let [of_hidden, of_weight] = needs.map(usize::from);
     let is_rounded =
@@ -316,7 +344,7 @@ fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<usize
         _ => tokens.saturating_mul(width) / classes,
     };
     rows = rows
-        .clamp(LEAST_ROWS, most_rows(hidden.device()))
+        .clamp(least, most_rows(hidden.device()))
         .max(LEAST_LOGITS / classes);
     if let Some(room) = current().and_then(|around| around.room(hidden.device())) {
         let room = usize::try_from(room).unwrap_or(usize::MAX);
