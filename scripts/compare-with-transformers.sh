@@ -19,14 +19,14 @@ work=$CARGO_TARGET_DIR/transformers
 mkdir -p "$work"
 
 python=${COMPARE_PYTHON:-$work/venv/bin/python}
-if ! "$python" -c 'import peft, torch, transformers' 2>/dev/null; then
+if ! "$python" -c 'import gguf, peft, torch, transformers' 2>/dev/null; then
     python3 -m venv "$work/venv"
     pip() { "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
     # The compilers and collectives that torch names as dependencies are not needed on the CPU; the libraries that it is linked with are.
     pip --no-deps torch==2.15.0 nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13==9.26.0.51 \
         nvidia-cufft nvidia-cufile nvidia-cusparse nvidia-cusparselt-cu13==0.8.1 nvidia-nccl-cu13==2.30.7 nvidia-nvjitlink \
         nvidia-nvshmem-cu13==3.7.2
-    pip filelock fsspec jinja2 networkx numpy psutil safetensors setuptools 'sympy>=1.13.3' transformers==5.23.0 \
+    pip filelock fsspec gguf jinja2 networkx numpy psutil safetensors setuptools 'sympy>=1.13.3' transformers==5.23.0 \
         'typing-extensions>=4.13'
     pip --no-deps accelerate peft==0.21.2
     python=$work/venv/bin/python

@@ -57,7 +57,8 @@ impl FixedFile {
     }
 
     /// The length in bytes when the file was opened.
-    pub(crate) fn len(&self) -> u64 {
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
         self.len
     }
 

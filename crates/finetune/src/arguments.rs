@@ -6,6 +6,7 @@ use anyhow::{Result, bail, ensure};
 use bytesize::ByteSize;
 use candle_core::DType;
 use candle_headroom::LearningRate;
+use candle_headroom::nn::lora::Lora;
 use clap::{Args, Parser, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
 use crate::support::closing::Next;
 use crate::support::options::{PrintOptions, SaveOptions, WatchOptions};
-use headroom_finetune::model::Lora;
+use headroom_finetune::model::Quantization;
 
 /// Samples of an update, and tokens of a sample. Attention takes time in proportion to the square of these.
 const LARGEST: usize = 1 << 20;
@@ -52,6 +53,13 @@ pub struct ModelOptions {
     /// HuggingFaceTB/SmolLM2-135M. What was downloaded before is taken from the hub's cache.
     #[arg(long, value_name = "FOLDER|ID")]
     pub model: Option<String>,
+    /// GGUF file with the weights of this model, of which those of the blocks' linear layers stay quantized as they are.
+    #[arg(long, value_name = "FILE.gguf", conflicts_with = "full")]
+    pub weights: Option<PathBuf>,
+    /// Quantizes the weights of the blocks' linear layers when they are read, beside which an adapter is trained: q8_0, q6_k, q5_k, q4_k, q4_0
+    /// of llama.cpp, or nf4 of bitsandbytes with double quantization.
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["full", "weights"])]
+    pub quantize: Option<Quantization>,
     /// Branch, tag or commit on the hub.
     #[arg(long, default_value = "main")]
     pub revision: String,
@@ -97,13 +105,19 @@ pub struct LoraOptions {
     /// The adapter's output is multiplied by this over the rank.
     #[arg(long, value_name = "ALPHA", default_value_t = 32.)]
     pub lora_alpha: f64,
-    /// Layers that get an adapter, separated by commas, such as q_proj,v_proj; `all-linear` for all linear layers of the blocks.
+    /// Layers that get an adapter, separated by commas, such as q_proj,v_proj or layers.0.*; `all-linear` for all linear layers of the blocks.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     #[arg(default_value = "all-linear")]
     pub lora_targets: Vec<String>,
     /// Dropout of the adapter's input.
     #[arg(long, value_name = "RATE", default_value_t = 0.)]
     pub lora_dropout: f64,
+    /// Divides the alpha by the square root of the rank instead (rsLoRA).
+    #[arg(long, conflicts_with = "full")]
+    pub rslora: bool,
+    /// Trains a magnitude for each row of the weights too (DoRA).
+    #[arg(long, conflicts_with = "full")]
+    pub dora: bool,
     /// Adapter to begin with, in PEFT's format, with its own options.
     #[arg(long, value_name = "DIR", conflicts_with = "full")]
     #[serde(skip)]
@@ -288,6 +302,8 @@ impl Arguments {
         let own = json!({
             "model": self.model.model,
             "revision": self.model.revision,
+            "weights": self.model.weights,
+            "quantize": self.model.quantize.map(Quantization::name),
             "batch": self.data.batch,
             "context": self.data.context,
             "steps": steps,
@@ -305,6 +321,17 @@ impl Arguments {
     }
 }
 
+impl ModelOptions {
+    /// What is quantized, in words.
+    pub fn of_base(&self) -> String {
+        match (&self.weights, self.quantize) {
+            (Some(file), _) => format!(" and as in {}", file.display()),
+            (None, Some(kind)) => format!(" and {}", kind.name()),
+            (None, None) => String::new(),
+        }
+    }
+}
+
 impl LoraOptions {
     pub fn new_adapter(&self) -> Lora {
         Lora {
@@ -312,6 +339,8 @@ impl LoraOptions {
             alpha: self.lora_alpha,
             targets: self.lora_targets.clone(),
             dropout: self.lora_dropout,
+            rank_stabilized: self.rslora,
+            dora: self.dora,
         }
     }
 }

@@ -60,9 +60,10 @@ pub fn finetune(
     let parameters = config.parameters();
     let network = Network::open(arguments, config, &folder, memory.device())?;
     output.say(format!(
-        "model {}: {parameters} parameters in {}, {}",
+        "model {}: {parameters} parameters in {}{}, {}",
         folder.display(),
         arguments.dtype().as_str(),
+        arguments.model.of_base(),
         network.describe()
     ))?;
     let tokens: usize = data.learned.iter().map(Sample::to_learn).sum();

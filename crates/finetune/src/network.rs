@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device};
+use candle_headroom::nn::lora::Lora;
 use candle_headroom::optim::{Group, LossScale};
 use candle_headroom::{AdamW, LearningRate};
 use candle_nn::{VarBuilder, VarMap};
@@ -12,9 +13,7 @@ use rand::rngs::StdRng;
 
 use crate::arguments::{Arguments, ModelOptions};
 use crate::vocabulary;
-use headroom_finetune::model::{
-    Config, Decoder, Lora, initialize, load_into, open_weights, peft, save_model,
-};
+use headroom_finetune::model::{Base, Config, Decoder, initialize, load_into, peft, save_model};
 
 pub struct Network {
     /// Of the model that it began with.
@@ -44,13 +43,20 @@ impl Network {
                 Some(read.with_context(|| format!("`--adapter {}`", folder.display()))?)
             }
         };
-        let vars = |dtype| VarBuilder::from_varmap(&trained, dtype, device);
         let decoder = match &lora {
-            None => Decoder::new(&config, vars(dtype), None)?,
+            None => {
+                let vars = VarBuilder::from_varmap(&trained, dtype, device);
+                Decoder::new(&config, vars, None)?
+            }
             // An adapter's matrices are f32, whatever the base is.
             Some(lora) => {
-                let base = open_weights(folder, dtype, device)?;
-                Decoder::new(&config, base, Some((lora, vars(DType::F32))))?
+                let named = &arguments.model;
+                let base = match (&named.weights, named.quantize) {
+                    (Some(file), _) => Base::gguf(file, &config, dtype, device)?,
+                    (None, Some(kind)) => Base::quantized(folder, &config, kind, dtype, device)?,
+                    (None, None) => Base::open(folder, dtype, device)?,
+                };
+                Decoder::new(&config, base, Some((lora, &trained)))?
             }
         };
         let network = Self {
@@ -103,7 +109,8 @@ impl Network {
                 let vars = self.trained.all_vars();
                 let elements: usize = vars.iter().map(|var| var.elem_count()).sum();
                 let (rank, targets) = (lora.rank, lora.targets.join(", "));
-                format!("LoRA of rank {rank} on {targets}: {elements} trained")
+                let kind = if lora.dora { "DoRA" } else { "LoRA" };
+                format!("{kind} of rank {rank} on {targets}: {elements} trained")
             }
         }
     }

@@ -53,7 +53,9 @@ fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
         let found = cached.get(file);
         Ok(found.or_else(|| Some(of_commit()).filter(|path| path.is_file())))
     };
-    if let Some(folder) = complete(find)? {
+    // Those of a file are not fetched.
+    let has_weights = options.weights.is_none();
+    if let Some(folder) = complete(find, has_weights)? {
         return Ok(folder);
     }
     ensure!(
@@ -77,7 +79,8 @@ fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
         Err(ApiError::RequestError(error)) if error.to_string().ends_with("404") => Ok(None),
         Err(error) => Err(error.into()),
     };
-    let folder = complete(get).and_then(|folder| folder.context("no config, tokenizer or weights"));
+    let folder = complete(get, has_weights)
+        .and_then(|folder| folder.context("no config, tokenizer or weights"));
     folder.with_context(|| {
         format!(
             "cannot download {id} at {revision} from the Hugging Face hub: check the name and the network, or name a folder by `--model`"
@@ -86,13 +89,19 @@ fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
 }
 
 /// The folder of a model, if `get` finds all of its files.
-fn complete(get: impl Fn(&str) -> Result<Option<PathBuf>>) -> Result<Option<PathBuf>> {
+fn complete(
+    get: impl Fn(&str) -> Result<Option<PathBuf>>,
+    has_weights: bool,
+) -> Result<Option<PathBuf>> {
     let (Some(config), Some(_)) = (get("config.json")?, get(vocabulary::TOKENIZER)?) else {
         return Ok(None);
     };
     // Before the weights, by which a later run sees that all is there.
     for file in vocabulary::BESIDE {
         get(file)?;
+    }
+    if !has_weights {
+        return Ok(config.parent().map(Path::to_owned));
     }
     let weights = match get(INDEX)? {
         Some(index) => Vec::from_iter(shards(&index)?),

@@ -1,6 +1,7 @@
 """Small random models of each family with an adapter, and what transformers and PEFT compute with them."""
 import pathlib
 
+import gguf
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
@@ -41,11 +42,12 @@ def configurations(width, heads, inner, vocabulary, window):
         ("mistral", MistralForCausalLM,
          MistralConfig(**common, num_key_value_heads=half, head_dim=wide, sliding_window=window), everywhere),
         ("qwen2", Qwen2ForCausalLM,
-         Qwen2Config(**{**common, "tie_word_embeddings": True}, num_key_value_heads=half), some),
+         Qwen2Config(**{**common, "tie_word_embeddings": True}, num_key_value_heads=half), {**some, "use_dora": True}),
         ("qwen2-window", Qwen2ForCausalLM,
          Qwen2Config(**common, num_key_value_heads=half, use_sliding_window=True, sliding_window=window, max_window_layers=1),
          {"target_modules": ["mlp.up_proj", "o_proj"]}),
-        ("qwen3", Qwen3ForCausalLM, Qwen3Config(**common, num_key_value_heads=half, head_dim=wide), everywhere),
+        ("qwen3", Qwen3ForCausalLM, Qwen3Config(**common, num_key_value_heads=half, head_dim=wide),
+         {**everywhere, "use_dora": True, "use_rslora": True}),
     ]
 
 
@@ -64,7 +66,9 @@ def computed(kind, model, tokens, targets):
     tensors = {f"{kind}.logits": logits.detach(), f"{kind}.loss": loss.detach()}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            tensors[f"{kind}.grad.{name.replace('.default.', '.')}"] = parameter.grad
+            # As PEFT saves them.
+            saved = name.replace(".default.", ".").replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
+            tensors[f"{kind}.grad.{saved}"] = parameter.grad
     return tensors
 
 
@@ -83,6 +87,75 @@ def make(folder, sizes, time):
         targets[0, : time // 3] = IGNORED
         model.save_pretrained(case)
         expected = {"tokens": tokens, "targets": targets, **computed("base", model, tokens, targets)}
+        options = LoraConfig(r=2, lora_alpha=6, lora_dropout=0.0, init_lora_weights=False, task_type="CAUSAL_LM", **adapter)
+        adapted = get_peft_model(model, options)
+        adapted.save_pretrained(case / "adapter")
+        expected.update(computed("lora", adapted, tokens, targets))
+        save_file({name: tensor.contiguous() for name, tensor in expected.items()}, case / "expected.safetensors")
+        paths.append(case)
+    return paths
+
+
+# Names of parts in transformers and in llama.cpp's files.
+PARTS = [
+    ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output"), ("model.layers", "blk"),
+    ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"), ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"), ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+]
+
+
+def permuted(rows, heads):
+    """The order of the rows of Llama's queries and keys in llama.cpp's files, as its convert_hf_to_gguf.py makes it."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def write_gguf(path, model, architecture):
+    """Writes a model's parameters in several types, and sets them to what these hold."""
+    kinds = gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_rope_freq_base(model.config.rope_parameters["rope_theta"])
+    heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().numpy()
+        kind = kinds.F32 if values.ndim == 1 else kinds.Q4_0 if "mlp" in name else kinds.F16 if "v_proj" in name else kinds.Q8_0
+        stored = values if kind == kinds.F32 else gguf.quants.quantize(values, kind)
+        parameter.data = torch.from_numpy(gguf.quants.dequantize(stored, kind).copy())
+        layer = name.split(".")[-2]
+        if architecture == "llama" and layer in heads:
+            stored = permuted(stored, heads[layer])
+        for part, own in PARTS:
+            name = name.replace(part + ".", own + ".")
+        writer.add_tensor(name, stored, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def make_gguf(folder, time):
+    """Writes a case in a GGUF file for each architecture, whose rows are as wide as blocks, and returns their paths."""
+    sizes = dict(width=64, heads=4, inner=32, vocabulary=32, window=7)
+    chosen = {"llama-3": "llama", "llama-linear-biases": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+    paths = []
+    for name, kind, config, adapter in configurations(**sizes):
+        if name not in chosen:
+            continue
+        torch.manual_seed(len(paths))
+        case = pathlib.Path(folder) / f"gguf-{name}"
+        config.num_hidden_layers = 1
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:1]
+        config.head_dim = config.hidden_size // config.num_attention_heads
+        model = kind(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        config.save_pretrained(case)
+        write_gguf(case / "model.gguf", model, chosen[name])
+        tokens = torch.randint(config.vocab_size, (2, time))
+        targets = torch.randint(config.vocab_size, (2, time))
+        expected = {"tokens": tokens, "targets": targets}
         options = LoraConfig(r=2, lora_alpha=6, lora_dropout=0.0, init_lora_weights=False, task_type="CAUSAL_LM", **adapter)
         adapted = get_peft_model(model, options)
         adapted.save_pretrained(case / "adapter")

@@ -53,7 +53,15 @@ def families(bench, folder):
         equal += all(number <= limit for number, limit in zip(numbers, limits))
         print(f"| {case.name} | " + " | ".join(f"{number:.1e}" for number in numbers) + " |")
     print(f"figure: finetune/families_equal = {equal} of {len(paths)}")
-    return equal == len(paths)
+    print("\n| base in a GGUF file | with LoRA: logits | gradients |\n|---|---|---|")
+    quantized = cases.make_gguf(folder, time=40)
+    for case in quantized:
+        lines = subprocess.run([bench, "compare-gguf", case], check=True, capture_output=True, text=True).stdout.split("\n")
+        numbers = [float(line.split()[2]) for line in lines if line]
+        equal += all(number <= limit for number, limit in zip(numbers, [LARGEST_LOGIT, LARGEST_GRADIENT]))
+        print(f"| {case.name} | " + " | ".join(f"{number:.1e}" for number in numbers) + " |")
+    print(f"figure: finetune/gguf_equal = {equal - len(paths)} of {len(quantized)}")
+    return equal == len(paths) + len(quantized)
 
 
 def limited(threads):
@@ -176,9 +184,10 @@ def main():
     options = parser.parse_args()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}\n")
     if options.golden:
-        for case in cases.make(options.golden, dict(width=8, heads=2, inner=12, vocabulary=16, window=5), time=12):
+        small = cases.make(options.golden, dict(width=8, heads=2, inner=12, vocabulary=16, window=5), time=12)
+        for case in small + cases.make_gguf(options.golden, time=12):
             (case / "adapter" / "README.md").unlink()
-            (case / "generation_config.json").unlink()
+            (case / "generation_config.json").unlink(missing_ok=True)
         return
     if not options.measure and not families(options.bench, options.work / "cases"):
         sys.exit(1)

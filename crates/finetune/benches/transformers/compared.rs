@@ -12,7 +12,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::nn::{VarBuilder, VarMap};
 
-use headroom_finetune::model::{Config, Decoder, load_into, open_weights, peft, save_model};
+use headroom_finetune::model::{Base, Config, Decoder, load_into, peft, save_model};
 
 /// The largest differences of a case.
 #[derive(Debug, Clone, Copy)]
@@ -44,11 +44,21 @@ pub fn whole(folder: &Path) -> Result<Trained> {
 
 /// The model of a folder, as constants, with the adapter of another folder.
 pub fn adapted(folder: &Path, adapter: &Path) -> Result<Trained> {
-    let (config, vars) = (Config::read(folder)?, VarMap::new());
-    let lora = peft::read_options(adapter)?;
-    let base = open_weights(folder, DType::F32, &Device::Cpu)?;
-    let adapters = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let decoder = Decoder::new(&config, base, Some((&lora, adapters)))?;
+    let base = Base::open(folder, DType::F32, &Device::Cpu)?;
+    beside(base, Config::read(folder)?, adapter)
+}
+
+/// As [`adapted`], with the weights of the folder's `model.gguf`.
+pub fn adapted_gguf(folder: &Path, adapter: &Path) -> Result<Trained> {
+    let config = Config::read(folder)?;
+    let file = folder.join("model.gguf");
+    let base = Base::gguf(&file, &config, DType::F32, &Device::Cpu)?;
+    beside(base, config, adapter)
+}
+
+fn beside(base: Base, config: Config, adapter: &Path) -> Result<Trained> {
+    let (vars, lora) = (VarMap::new(), peft::read_options(adapter)?);
+    let decoder = Decoder::new(&config, base, Some((&lora, &vars)))?;
     peft::load_into(adapter, &vars)?;
     Ok(Trained {
         config,

@@ -2,6 +2,7 @@
 //!
 //! - `compare CASE`: compares a case of [`compared`] with what transformers computed, and prints the largest differences. It
 //!   moves all parameters by a step, and saves model, adapter and their logits in `CASE/ours` for transformers to compare with.
+//! - `compare-gguf CASE`: compares the adapter on a base in the case's `model.gguf`.
 //! - `steps FOLDER WHAT BATCH TIME`: takes a forward and a backward pass for each line of standard input, and answers with a
 //!   line: its seconds and the process's largest resident set since the line before, in KiB. WHAT is `full` or `lora`, then
 //!   `-recomputing` if each block is recomputed.
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use compared::{Expected, Trained, adapted, descend, save_whole, whole};
+use compared::{Expected, Trained, adapted, adapted_gguf, descend, save_whole, whole};
 use headroom_finetune::model::peft;
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match *arguments.as_slice() {
         ["compare", case] => compare(Path::new(case)),
+        ["compare-gguf", case] => compare_gguf(Path::new(case)),
         ["steps", folder, what, batch, time] => steps::run(Path::new(folder), what, [batch, time]),
         _ => {
             println!("started by scripts/compare-with-transformers.sh");
@@ -56,6 +58,14 @@ fn compare(case: &Path) -> Result<()> {
     let folder = ours.join("adapter");
     peft::save(&folder, (name, None), &lora, &trained.vars)?;
     candle_core::safetensors::save(&logits, ours.join("logits.safetensors"))?;
+    Ok(())
+}
+
+fn compare_gguf(case: &Path) -> Result<()> {
+    let trained = adapted_gguf(case, &case.join("adapter"))?;
+    let (differences, _) = Expected::read(case)?.compare("lora", &trained)?;
+    println!("lora logits {:e}", differences.logits);
+    println!("lora gradients {:e}", differences.gradients);
     Ok(())
 }
 

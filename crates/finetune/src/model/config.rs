@@ -74,6 +74,16 @@ pub struct Config {
     pub pad_token_id: Option<u32>,
 }
 
+/// A linear layer of each block.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearLayer {
+    /// In the block.
+    pub name: &'static str,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub has_bias: bool,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -230,28 +240,72 @@ impl Config {
 
     /// The number of parameters; those of a tied layer count once.
     pub fn parameters(&self) -> usize {
+        let sizes = self.tensors();
+        let sizes = sizes
+            .iter()
+            .map(|(_, shape)| shape.iter().product::<usize>());
+        sizes.sum()
+    }
+
+    /// The names and shapes of all parameters, as in transformers.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (width, table) = (self.hidden_size, vec![self.vocab_size, self.hidden_size]);
+        let mut all = vec![
+            ("model.embed_tokens.weight".to_owned(), table.clone()),
+            ("model.norm.weight".to_owned(), vec![width]),
+        ];
+        if !self.tie_word_embeddings {
+            all.push(("lm_head.weight".to_owned(), table));
+        }
+        for block in 0..self.num_hidden_layers {
+            let mut put =
+                |name: String, shape| all.push((format!("model.layers.{block}.{name}"), shape));
+            put("input_layernorm.weight".to_owned(), vec![width]);
+            put("post_attention_layernorm.weight".to_owned(), vec![width]);
+            if self.norms_heads() {
+                put("self_attn.q_norm.weight".to_owned(), vec![self.head_dim]);
+                put("self_attn.k_norm.weight".to_owned(), vec![self.head_dim]);
+            }
+            for layer in self.linear_layers() {
+                put(
+                    format!("{}.weight", layer.name),
+                    vec![layer.outputs, layer.inputs],
+                );
+                if layer.has_bias {
+                    put(format!("{}.bias", layer.name), vec![layer.outputs]);
+                }
+            }
+        }
+        all
+    }
+
+    /// Those of a block: queries, keys, values and output of the attention, then gate, up and down of the perceptron.
+    pub fn linear_layers(&self) -> [LinearLayer; 7] {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        let (q, kv) = self.widths();
-        let matrices = hidden * (2 * q + 2 * kv + 3 * inner);
-        let biases = usize::from(self.attention_bias) * (q + 2 * kv)
-            + usize::from(self.output_bias()) * hidden
-            + usize::from(self.mlp_bias) * (2 * inner + hidden);
-        let norms = 2 * hidden + usize::from(self.norms_heads()) * 2 * self.head_dim;
-        let tables = 2 - usize::from(self.tie_word_embeddings);
-        tables * self.vocab_size * hidden
-            + self.num_hidden_layers * (matrices + biases + norms)
-            + hidden
+        let (queries, keys) = self.widths();
+        let (bias, mlp_bias) = (self.attention_bias, self.mlp_bias);
+        let output_bias = bias && self.model_type != Family::Qwen2;
+        [
+            ("self_attn.q_proj", hidden, queries, bias),
+            ("self_attn.k_proj", hidden, keys, bias),
+            ("self_attn.v_proj", hidden, keys, bias),
+            ("self_attn.o_proj", queries, hidden, output_bias),
+            ("mlp.gate_proj", hidden, inner, mlp_bias),
+            ("mlp.up_proj", hidden, inner, mlp_bias),
+            ("mlp.down_proj", inner, hidden, mlp_bias),
+        ]
+        .map(|(name, inputs, outputs, has_bias)| LinearLayer {
+            name,
+            inputs,
+            outputs,
+            has_bias,
+        })
     }
 
     /// Of all queries, and of all keys, of a token.
     pub fn widths(&self) -> (usize, usize) {
         let [queries, keys] = [self.num_attention_heads, self.num_key_value_heads];
         (queries * self.head_dim, keys * self.head_dim)
-    }
-
-    /// Whether the attention's output has a bias.
-    pub fn output_bias(&self) -> bool {
-        self.attention_bias && self.model_type != Family::Qwen2
     }
 
     /// Whether queries and keys are normalized.

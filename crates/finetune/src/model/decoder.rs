@@ -2,14 +2,13 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use candle_headroom::nn::kv_cache::KvCache;
+use candle_headroom::nn::lora::Lora;
 use candle_headroom::nn::loss::{LinearCrossEntropy, LossSum, linear_cross_entropy_sum};
-use candle_headroom::nn::{
-    Embedding, Init, Linear, Module, RmsNorm, VarBuilder, recompute, rms_norm,
-};
+use candle_headroom::nn::{Embedding, Init, Linear, Module, RmsNorm, VarMap, recompute, rms_norm};
 
+use super::base::Base;
 use super::config::Config;
-use super::layers::{Block, Place, norm_without_graph};
-use super::lora::Lora;
+use super::layers::{Block, norm_without_graph};
 use super::rope::Rotations;
 
 /// Keys and values of (samples, heads, time, width) grow along time.
@@ -34,36 +33,47 @@ pub struct Decoder {
 
 impl Decoder {
     /// Makes a decoder of the parameters of `base`, under their names in transformers, for example
-    /// `model.layers.0.self_attn.q_proj.weight`. With `lora`, `adapters` has the trained matrices under their names in PEFT, for
-    /// example `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`; they may be of another type than the base.
+    /// `model.layers.0.self_attn.q_proj.weight`. With adapters, the trained matrices are in their `VarMap`, in f32, under their names in
+    /// PEFT, for example `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
     ///
     /// # Errors
-    /// If sizes or options are out of range, if a target of adapters names no layer, and those of the `VarBuilder`s, for example
+    /// If sizes or options are out of range, if a target of adapters names no layer, and those of the `VarBuilder`, for example
     /// if a parameter is missing or has another shape.
-    pub fn new(
+    pub fn new<'a>(
         config: &Config,
-        base: VarBuilder,
-        adapters: Option<(&Lora, VarBuilder)>,
+        base: impl Into<Base<'a>>,
+        adapters: Option<(&Lora, &VarMap)>,
     ) -> Result<Self> {
         config.check().map_err(Error::msg)?;
-        if let Some((lora, _)) = &adapters {
-            let checked = lora.check();
-            let checked = checked.and_then(|()| lora.check_targets(config.num_hidden_layers));
-            checked.map_err(Error::msg)?;
-        }
+        let base = base.into();
+        let Some((lora, vars)) = adapters else {
+            return Self::build(config, &base);
+        };
+        // Before anything is loaded.
+        let of_block = |block| {
+            let layers = config.linear_layers();
+            layers.map(|layer| format!("model.layers.{block}.{}", layer.name))
+        };
+        let paths: Vec<_> = (0..config.num_hidden_layers).flat_map(of_block).collect();
+        lora.choose(&paths.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let (decoder, _) = lora.attach(vars, || Self::build(config, &base))?;
+        Ok(decoder)
+    }
+
+    fn build(config: &Config, base: &Base) -> Result<Self> {
+        let vb = &base.vb;
         let shape = (config.vocab_size, config.hidden_size);
         let stdev = config.initializer_range;
-        let table = |name| base.get_with_hints(shape, name, Init::Randn { mean: 0., stdev });
+        let table = |name| vb.get_with_hints(shape, name, Init::Randn { mean: 0., stdev });
         let embedding = table("model.embed_tokens.weight")?;
         let head = match config.tie_word_embeddings {
             true => embedding.clone(),
             false => table("lm_head.weight")?,
         };
         let (width, eps) = (config.hidden_size, config.rms_norm_eps);
-        let norm = rms_norm(width, eps, base.pp("model.norm"))?;
-        let rotations = Rotations::new(config, base.dtype(), base.device())?;
-        let place = Place { base, adapters }.pp("model.layers");
-        let block = |index| Result::Ok(Arc::new(Block::new(config, index, &place.pp(index))?));
+        let norm = rms_norm(width, eps, vb.pp("model.norm"))?;
+        let rotations = Rotations::new(config, vb.dtype(), vb.device())?;
+        let block = |index| Result::Ok(Arc::new(Block::new(config, index, base)?));
         let blocks = (0..config.num_hidden_layers).map(block);
         Ok(Self {
             marks_blocks: true,

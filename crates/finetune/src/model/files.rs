@@ -5,8 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device};
-use candle_headroom::nn::{VarBuilder, VarMap};
+use candle_headroom::nn::VarMap;
 use serde::Deserialize;
 
 use super::config::Config;
@@ -14,12 +13,6 @@ use super::parameters::{Weights, fill, save};
 
 pub const WEIGHTS: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
-
-/// The parameters of a folder's model as constants of this type. Each is read when a layer asks for it.
-pub fn open_weights(folder: &Path, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
-    let weights = Box::new(Weights::open(&files_of(folder)?)?);
-    Ok(VarBuilder::from_backend(weights, dtype, device.clone()))
-}
 
 /// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing
 /// or has another shape, the error names all of these, and no parameter is changed.
@@ -42,7 +35,7 @@ pub fn save_model(folder: &Path, config: &Config, varmap: &VarMap) -> Result<()>
 }
 
 /// The files that a folder's parameters are in.
-fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let (index, single) = (folder.join(INDEX), folder.join(WEIGHTS));
     if index.exists() {
         let names = shards(&index)?.into_iter();

@@ -1,104 +1,41 @@
-//! The layers of a decoder, each linear one perhaps with an adapter.
+//! The layers of a decoder. Within `Lora::attach` the linear ones look for adapters.
 
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
+use candle_headroom::nn::lora::Adapter;
+use candle_headroom::nn::quantized::FrozenLinear;
 use candle_headroom::nn::rotary_emb::rope_thd_both;
-use candle_headroom::nn::{
-    Attention, Init, Linear, Module, RmsNorm, VarBuilder, attention, linear_b, linear_no_bias, ops,
-    rms_norm,
-};
+use candle_headroom::nn::{Attention, Linear, Module, RmsNorm, attention, ops, rms_norm};
 use tracing::{Span, trace_span};
 
+use super::base::Base;
 use super::config::Config;
-use super::lora::Lora;
 
-/// Where in a model a layer is: its parameters, and those of all adapters.
-#[derive(Clone)]
-pub struct Place<'a> {
-    /// At this path.
-    pub base: VarBuilder<'a>,
-    pub adapters: Option<(&'a Lora, VarBuilder<'a>)>,
-}
-
-impl<'a> Place<'a> {
-    pub fn pp(&self, name: impl ToString) -> Self {
-        Self {
-            base: self.base.pp(name),
-            adapters: self.adapters.clone(),
-        }
-    }
-
-    /// The parameters of this layer's adapter, if it has one.
-    fn adapter(&self) -> Option<(&'a Lora, VarBuilder<'a>)> {
-        let (lora, adapters) = self.adapters.as_ref()?;
-        let path = self.base.prefix();
-        // PEFT's name of the model that has adapters.
-        let own = adapters.pp("base_model.model").pp(&path);
-        lora.applies_to(&path).then_some((*lora, own))
-    }
-}
-
-/// A linear layer, perhaps with an adapter.
-struct Projection {
-    base: Linear,
-    adapter: Option<Adapter>,
-}
-
-struct Adapter {
-    /// (rank, inputs)
-    a: Linear,
-    /// (outputs, rank)
-    b: Linear,
-    scale: f64,
-    dropout: f32,
+/// A linear layer, whose weight is quantized in a frozen base.
+pub enum Projection {
+    Plain(Linear),
+    Frozen(FrozenLinear, Option<Adapter>),
 }
 
 impl Projection {
-    fn new(inputs: usize, outputs: usize, has_bias: bool, place: &Place) -> Result<Self> {
-        let adapter = place.adapter().map(|(lora, vb)| {
-            let b = vb.get_with_hints((outputs, lora.rank), "lora_B.weight", Init::Const(0.))?;
-            Result::Ok(Adapter {
-                a: linear_no_bias(inputs, lora.rank, vb.pp("lora_A"))?,
-                b: Linear::new(b, None),
-                scale: lora.scale(),
-                dropout: lora.dropout as f32,
-            })
-        });
-        Ok(Self {
-            base: linear_b(inputs, outputs, has_bias, place.base.clone())?,
-            adapter: adapter.transpose()?,
-        })
-    }
-
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.base.forward(x)?;
-        match &self.adapter {
-            None => Ok(y),
-            Some(adapter) => ops::add(&y, &adapter.forward(x)?.to_dtype(x.dtype())?),
+        match self {
+            Self::Plain(layer) => layer.forward(x),
+            Self::Frozen(layer, None) => layer.forward(x),
+            Self::Frozen(layer, Some(adapter)) => {
+                adapter.forward(x, layer.bias(), |x| layer.forward(x))
+            }
         }
     }
 
     fn without_graph(&self) -> Self {
-        let detached =
-            |of: &Linear| Linear::new(of.weight().detach(), of.bias().map(Tensor::detach));
-        let adapter = self.adapter.as_ref().map(|adapter| Adapter {
-            a: detached(&adapter.a),
-            b: detached(&adapter.b),
-            dropout: 0.,
-            ..*adapter
-        });
-        Self {
-            base: detached(&self.base),
-            adapter,
+        match self {
+            Self::Plain(layer) => Self::Plain(layer.without_graph()),
+            Self::Frozen(layer, adapter) => {
+                let adapter = adapter.as_ref().map(Adapter::without_graph);
+                Self::Frozen(layer.clone(), adapter)
+            }
         }
-    }
-}
-
-impl Adapter {
-    /// In the adapter's own type.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = ops::dropout(&x.to_dtype(self.a.weight().dtype())?, self.dropout)?;
-        self.b.forward(&(self.a.forward(&x)? * self.scale)?)
     }
 }
 
@@ -118,33 +55,26 @@ pub struct Block {
 }
 
 impl Block {
-    pub fn new(config: &Config, index: usize, place: &Place) -> Result<Self> {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let (queries, keys) = config.widths();
-        let (has_bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
-        let linear = |name, inputs, outputs, has_bias| {
-            Projection::new(inputs, outputs, has_bias, &place.pp(name))
-        };
-        let norm = |name: &str, width| rms_norm(width, config.rms_norm_eps, place.base.pp(name));
+    pub fn new(config: &Config, index: usize, base: &Base) -> Result<Self> {
+        let path = format!("model.layers.{index}");
+        let vb = base.vb.pp(&path);
+        let norm = |name: &str, width| rms_norm(width, config.rms_norm_eps, vb.pp(name));
         let norms = |[a, b]: [&str; 2], width| Result::Ok([norm(a, width)?, norm(b, width)?]);
         let head_norms = || norms(["self_attn.q_norm", "self_attn.k_norm"], config.head_dim);
+        let layers = config.linear_layers();
+        let [q, k, v, output, gate, up, down] =
+            layers.each_ref().map(|layer| base.linear(&path, layer));
         Ok(Self {
             index,
             head_dim: config.head_dim,
             window: (config.sliding_window).filter(|_| index >= config.max_window_layers),
-            norms: norms(["input_layernorm", "post_attention_layernorm"], hidden)?,
+            norms: norms(
+                ["input_layernorm", "post_attention_layernorm"],
+                config.hidden_size,
+            )?,
             head_norms: config.norms_heads().then(head_norms).transpose()?,
-            attention: [
-                linear("self_attn.q_proj", hidden, queries, has_bias)?,
-                linear("self_attn.k_proj", hidden, keys, has_bias)?,
-                linear("self_attn.v_proj", hidden, keys, has_bias)?,
-                linear("self_attn.o_proj", queries, hidden, config.output_bias())?,
-            ],
-            mlp: [
-                linear("mlp.gate_proj", hidden, inner, mlp_bias)?,
-                linear("mlp.up_proj", hidden, inner, mlp_bias)?,
-                linear("mlp.down_proj", inner, hidden, mlp_bias)?,
-            ],
+            attention: [q?, k?, v?, output?],
+            mlp: [gate?, up?, down?],
         })
     }
 

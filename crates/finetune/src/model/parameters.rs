@@ -15,11 +15,12 @@ use candle_nn::var_builder::SimpleBackend;
 use rand::Rng;
 
 /// Bytes of a tensor that are read at once.
-const PIECE: u64 = 64 << 20;
+const PIECE: usize = 64 << 20;
 
 /// The tensors of safetensors files by name, each of which is read when it is asked for. Nothing is mapped: a file that another program
 /// shortens would be a signal that ends the process, and a header that it changes would be other bytes than those that were checked.
-pub struct Weights(pub BTreeMap<String, (Arc<FixedFile>, StoredTensor)>);
+#[derive(Clone)]
+pub struct Weights(pub Arc<BTreeMap<String, (Arc<FixedFile>, StoredTensor)>>);
 
 impl Weights {
     /// Reads the headers of files, and checks that each file is whole.
@@ -36,38 +37,88 @@ impl Weights {
             };
             open().with_context(|| format!("cannot read {}", path.display()))?;
         }
-        Ok(Self(all))
+        Ok(Self(Arc::new(all)))
     }
 
-    /// Reads a tensor, and casts it to this type. A large one is read in pieces, so that beside the result no more than a piece is in memory.
-    pub fn load(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+    /// The shape of a tensor.
+    pub fn shape(&self, name: &str) -> Result<&[usize]> {
+        let found = self.0.get(name);
+        let (_, stored) = found.with_context(|| format!("there is no tensor `{name}`"))?;
+        Ok(&stored.shape)
+    }
+
+    /// Reads a tensor, and casts it to this type; as it is stored without one.
+    pub fn load(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor> {
+        let shape = self.shape(name)?;
+        let stored_as = match self.0.get(name) {
+            Some((_, stored)) => DType::try_from(stored.dtype)?,
+            None => DType::F32,
+        };
+        let dtype = dtype.unwrap_or(stored_as);
+        in_pieces(shape, stored_as.size_in_bytes(), dtype, device, |rows| {
+            self.rows(name, rows, dtype, device)
+        })
+    }
+
+    /// Reads some rows of a tensor; all of one without dimensions.
+    pub fn rows(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
         let found = self.0.get(name);
         let (file, stored) = found.with_context(|| format!("there is no tensor `{name}`"))?;
-        let stored_as = DType::try_from(stored.dtype)?;
-        let read = |range: Range<u64>, shape: &[usize]| {
-            let bytes = file.read(range)?;
-            let tensor = Tensor::from_raw_buffer(&bytes, stored_as, shape, device)?;
+        let (all, shape) = (stored.range.clone(), &stored.shape);
+        let each = (all.end - all.start) / shape.first().copied().unwrap_or(1).max(1) as u64;
+        let at = |row: usize| all.start + row as u64 * each;
+        let read = || {
+            let bytes = file.read(at(rows.start)..at(rows.end))?;
+            let stored_as = DType::try_from(stored.dtype)?;
+            let shape = some_rows(shape, rows.len());
+            let tensor = Tensor::from_raw_buffer(&bytes, stored_as, &shape, device)?;
             anyhow::Ok(tensor.to_dtype(dtype)?)
         };
-        let (shape, range) = (&stored.shape, stored.range.clone());
-        let in_pieces = || {
-            let (rows, bytes) = match shape.first() {
-                Some(&rows) if range.end - range.start > PIECE => (rows, range.end - range.start),
-                _ => return read(range.clone(), shape),
-            };
-            let each = bytes / rows as u64;
-            let piece = (PIECE / each).max(1) as usize;
-            let whole = Tensor::zeros(shape.as_slice(), dtype, device)?;
-            for first in (0..rows).step_by(piece) {
-                let end = rows.min(first + piece);
-                let at = |row: usize| range.start + row as u64 * each;
-                let shape = [&[end - first], &shape[1..]].concat();
-                whole.slice_set(&read(at(first)..at(end), &shape)?, 0, first)?;
-            }
-            Ok(whole)
-        };
-        in_pieces().with_context(|| format!("cannot read `{name}` of {}", file.path().display()))
+        read().with_context(|| format!("cannot read `{name}` of {}", file.path().display()))
     }
+}
+
+/// A shape with another number of rows.
+pub fn some_rows(shape: &[usize], rows: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let Some(first) = shape.first_mut() {
+        *first = rows;
+    }
+    shape
+}
+
+/// A tensor whose elements take so many bytes where they are read from. A large one is read in pieces, so that beside the result no more than
+/// a piece is in memory.
+pub fn in_pieces(
+    shape: &[usize],
+    element: usize,
+    dtype: DType,
+    device: &Device,
+    read: impl Fn(Range<usize>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let count = shape.first().copied().unwrap_or(1);
+    let piece = rows_of_piece(shape, element);
+    if piece >= count {
+        return read(0..count);
+    }
+    let whole = Tensor::zeros(shape, dtype, device)?;
+    for first in (0..count).step_by(piece) {
+        let end = count.min(first + piece);
+        whole.slice_set(&read(first..end)?, 0, first)?;
+    }
+    Ok(whole)
+}
+
+/// Rows of which a piece is made, at least one.
+pub fn rows_of_piece(shape: &[usize], element: usize) -> usize {
+    let width: usize = shape.iter().skip(1).product();
+    (PIECE / (width * element).max(1)).max(1)
 }
 
 impl SimpleBackend for Weights {
@@ -88,7 +139,7 @@ impl SimpleBackend for Weights {
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
-        let tensor = self.load(name, dtype, device);
+        let tensor = self.load(name, Some(dtype), device);
         tensor.map_err(|error| Error::Msg(format!("{error:#}")))
     }
 
@@ -98,7 +149,7 @@ impl SimpleBackend for Weights {
 }
 
 /// The parameters of a map by name.
-fn named(varmap: &VarMap) -> BTreeMap<String, Var> {
+pub fn named(varmap: &VarMap) -> BTreeMap<String, Var> {
     // A panic while the lock was held leaves a valid map.
     let data = varmap.data().lock();
     let data = data.unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +179,7 @@ pub fn fill(varmap: &VarMap, weights: &Weights, refuses_others: bool) -> Result<
         bail!("{}", problems.join("; "))
     }
     for (name, var) in &vars {
-        var.set(&weights.load(name, var.dtype(), var.device())?)?;
+        var.set(&weights.load(name, Some(var.dtype()), var.device())?)?;
     }
     Ok(())
 }
@@ -158,6 +209,8 @@ pub fn initialize(varmap: &VarMap, deviation: f64, rng: &mut impl Rng) -> Result
                 drawn.collect()
             }
             [_, _] => (0..count).map(|_| normal(rng) * deviation as f32).collect(),
+            // The norms of the rows of the weight already.
+            _ if name.ends_with("lora_magnitude_vector") => continue,
             _ if name.ends_with("bias") => vec![0.; count],
             _ => vec![1.; count],
         };

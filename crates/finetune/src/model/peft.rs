@@ -1,15 +1,16 @@
 //! Folders of adapters: `adapter_config.json` and `adapter_model.safetensors`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_headroom::nn::VarMap;
+use candle_headroom::nn::lora::{ALL_LINEAR, Lora};
 use serde_json::{Value, json};
 
 use super::config::{Fields, write_json};
-use super::lora::{ALL_LINEAR, Lora};
-use super::parameters::{self, Weights, fill};
+use super::parameters::{self, Weights, fill, named};
 
 const OPTIONS: &str = "adapter_config.json";
 pub const WEIGHTS: &str = "adapter_model.safetensors";
@@ -36,14 +37,32 @@ pub fn save(
         "r": lora.rank,
         "lora_alpha": alpha,
         "lora_dropout": lora.dropout,
-        "target_modules": lora.target_modules(),
+        "target_modules": target_modules(lora, adapters),
+        "use_rslora": lora.rank_stabilized,
+        "use_dora": lora.dora,
         "bias": "none",
     });
     write_json(folder, OPTIONS, &options)?;
     parameters::save(adapters, &folder.join(WEIGHTS))
 }
 
-/// Reads the options of a folder's adapters. Those of rank-stabilized ones (`use_rslora`) are returned as a larger alpha.
+/// The layers that have adapters, as PEFT reads them: it knows no `*`, and what its `all-linear` is depends on the class of the model.
+fn target_modules(lora: &Lora, adapters: &VarMap) -> Vec<String> {
+    let is_all = lora.targets.iter().any(|target| target == ALL_LINEAR);
+    if !is_all && !lora.targets.iter().any(|target| target.contains('*')) {
+        return lora.targets.clone();
+    }
+    let path = |name: &String| {
+        let path = name.strip_prefix("base_model.model.")?;
+        let path = path.strip_suffix(".lora_A.weight")?;
+        let last = path.rsplit('.').next()?;
+        Some(if is_all { last } else { path }.to_owned())
+    };
+    let paths: BTreeSet<_> = named(adapters).keys().filter_map(path).collect();
+    paths.into_iter().collect()
+}
+
+/// Reads the options of a folder's adapters.
 pub fn read_options(folder: &Path) -> Result<Lora> {
     let path = folder.join(OPTIONS);
     let read = || of_fields(&serde_json::from_str(&fs::read_to_string(&path)?)?);
@@ -73,17 +92,13 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
         ),
         list => serde_json::from_value(list).context("`target_modules`")?,
     };
-    let rank: usize = fields.required("r")?;
-    let alpha: f64 = fields.required("lora_alpha")?;
     let lora = Lora {
-        rank,
-        // alpha / √rank is what they are multiplied by.
-        alpha: match fields.flag("use_rslora")? {
-            true => alpha * (rank as f64).sqrt(),
-            false => alpha,
-        },
+        rank: fields.required("r")?,
+        alpha: fields.required("lora_alpha")?,
         targets,
         dropout: fields.optional("lora_dropout")?.unwrap_or(0.),
+        rank_stabilized: fields.flag("use_rslora")?,
+        dora: fields.flag("use_dora")?,
     };
     lora.check()?;
     Ok(lora)
@@ -93,7 +108,7 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
 const KEEPING: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Options that change what an adapter computes.
-const UNSUPPORTED: [&str; 14] = [
+const UNSUPPORTED: [&str; 13] = [
     "alpha_pattern",
     "exclude_modules",
     "fan_in_fan_out",
@@ -105,7 +120,6 @@ const UNSUPPORTED: [&str; 14] = [
     "target_parameters",
     "trainable_token_indices",
     "use_bdlora",
-    "use_dora",
     "use_qalora",
     "alora_invocation_tokens",
 ];

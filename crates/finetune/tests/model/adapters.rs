@@ -1,13 +1,14 @@
 //! Adapters beside a frozen model.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::nn::{VarBuilder, VarMap, seeded};
+use candle_headroom::nn::lora::Lora;
+use candle_headroom::nn::{VarMap, seeded};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::compared::{named, whole};
 use super::{case, numbers, text};
-use headroom_finetune::model::{Config, Decoder, Lora, initialize, open_weights};
+use headroom_finetune::model::{Base, Config, Decoder, initialize};
 
 const TOKENS: [u32; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
 
@@ -15,9 +16,8 @@ const TOKENS: [u32; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
 fn adapted(lora: &Lora, dtype: DType, moved: bool) -> Result<(Decoder, VarMap)> {
     let (folder, vars) = (case("smollm"), VarMap::new());
     let config = Config::read(&folder).unwrap();
-    let base = open_weights(&folder, dtype, &Device::Cpu).unwrap();
-    let adapters = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let decoder = Decoder::new(&config, base, Some((lora, adapters)))?;
+    let base = Base::open(&folder, dtype, &Device::Cpu).unwrap();
+    let decoder = Decoder::new(&config, base, Some((lora, &vars)))?;
     initialize(&vars, 0.02, &mut StdRng::seed_from_u64(1)).unwrap();
     for (name, var) in named(&vars) {
         if moved && name.contains("lora_B") {
@@ -33,6 +33,7 @@ fn lora(targets: &[&str], dropout: f64) -> Lora {
         dropout,
         rank: 8,
         alpha: 16.,
+        ..Lora::default()
     }
 }
 
@@ -62,6 +63,8 @@ fn targets_choose_the_layers() {
         (&["mlp.up_proj", "k_proj"], 4),
         (&["model.layers.1.self_attn.o_proj"], 1),
         (&["layers.0.mlp.down_proj"], 1),
+        (&["layers.*.mlp.down_proj"], 2),
+        (&["layers.1.self_attn.*"], 4),
         (&["all-linear"], 14),
     ] {
         let (_, vars) = adapted(&lora(targets, 0.), DType::F32, false).unwrap();
@@ -80,7 +83,7 @@ fn targets_choose_the_layers() {
         let error = error.to_string();
         let last = targets.last().copied().unwrap_or_default();
         assert!(
-            error.contains(last) && error.contains("q_proj, k_proj"),
+            error.contains(last) && error.contains("all-linear"),
             "{error}"
         );
     }
@@ -182,4 +185,35 @@ fn tokens_without_weight_do_not_count() {
         assert_eq!(found.weight, 5.);
         assert!((scalar(&found.value) - expected).abs() < 1e-4);
     }
+}
+
+/// `lora_B` of a new adapter is 0, so DoRA's magnitudes are the norms of the rows, and nothing changes but by rounding.
+#[test]
+fn magnitudes_begin_as_the_norms_of_rows() {
+    let expected = whole(&case("smollm")).unwrap().decoder;
+    let expected = numbers(&expected.forward(&text(&TOKENS)).unwrap());
+    let dora = Lora {
+        dora: true,
+        ..lora(&["all-linear"], 0.)
+    };
+    let (decoder, vars) = adapted(&dora, DType::F32, false).unwrap();
+    assert_eq!(vars.all_vars().len(), 42);
+    let logits = decoder.forward(&text(&TOKENS)).unwrap();
+    for (found, expected) in numbers(&logits).iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    let loss = decoder.loss_sum(&text(&TOKENS), &text(&TOKENS)).unwrap();
+    let gradients = loss.value.backward().unwrap();
+    assert!(
+        vars.all_vars()
+            .iter()
+            .all(|var| gradients.get(var).is_some())
+    );
+    assert!(
+        !decoder
+            .evaluation()
+            .forward(&text(&TOKENS))
+            .unwrap()
+            .track_op()
+    );
 }

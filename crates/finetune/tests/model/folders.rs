@@ -3,6 +3,7 @@
 use std::fs;
 
 use candle_core::{DType, Device, Tensor};
+use candle_headroom::nn::lora::Lora;
 use candle_headroom::nn::{VarBuilder, VarMap};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -10,9 +11,7 @@ use serde_json::json;
 
 use super::compared::{adapted, whole};
 use super::{FAMILIES, case, copy, edit, numbers, text};
-use headroom_finetune::model::{
-    Config, Decoder, Lora, initialize, load_into, open_weights, peft, save_model,
-};
+use headroom_finetune::model::{Base, Config, Decoder, initialize, load_into, peft, save_model};
 
 const TOKENS: [u32; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
 const WEIGHTS: &str = "model.safetensors";
@@ -99,8 +98,8 @@ fn a_large_tensor_is_read_in_pieces() {
     let file = folder.path().join(WEIGHTS);
     candle_core::safetensors::save(&[("large", large.clone())].into(), file).unwrap();
     for dtype in [DType::F32, DType::BF16] {
-        let weights = open_weights(folder.path(), dtype, &Device::Cpu).unwrap();
-        let read = weights.get((rows, width), "large").unwrap();
+        let weights = Base::open(folder.path(), dtype, &Device::Cpu).unwrap();
+        let read = weights.vb.get((rows, width), "large").unwrap();
         let expected = large.to_dtype(dtype).unwrap();
         assert_eq!(numbers(&read), numbers(&expected), "{dtype:?}");
     }
@@ -130,7 +129,7 @@ fn a_model_in_shards_is_read_by_its_index() {
     fs::write(&index, json!({ "weight_map": map }).to_string()).unwrap();
     let trained = whole(folder.path()).unwrap();
     assert_eq!(logits(&trained.decoder), expected);
-    let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
+    let base = Base::open(folder.path(), DType::F32, &Device::Cpu).unwrap();
     let constant = Decoder::new(&trained.config, base, None).unwrap();
     assert_eq!(logits(&constant), expected);
     // Saved over it, the one file counts.
@@ -168,7 +167,7 @@ fn a_model_in_shards_is_read_by_its_index() {
 
 /// Why a folder's weights are refused.
 fn refusal(folder: &std::path::Path) -> String {
-    let opened = open_weights(folder, DType::F32, &Device::Cpu);
+    let opened = Base::open(folder, DType::F32, &Device::Cpu);
     format!("{:#}", opened.err().expect("an error"))
 }
 
@@ -192,7 +191,7 @@ fn weights_that_change_while_they_are_open_are_an_error() {
     let folder = copy("llama-2");
     let config = whole(folder.path()).unwrap().config;
     for is_shorter in [false, true] {
-        let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
+        let base = Base::open(folder.path(), DType::F32, &Device::Cpu).unwrap();
         let file = fs::File::options()
             .write(true)
             .open(folder.path().join(WEIGHTS))
@@ -233,7 +232,7 @@ fn all_weights_that_do_not_fit_are_named_and_none_is_loaded() {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(logits(&trained.decoder), before);
-    let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
+    let base = Base::open(folder.path(), DType::F32, &Device::Cpu).unwrap();
     let error = Decoder::new(&trained.config, base, None)
         .err()
         .expect("an error");
@@ -261,9 +260,8 @@ fn adapters_of_another_model_are_refused() {
         ..peft::read_options(&folder.path().join("adapter")).unwrap()
     };
     let vars = VarMap::new();
-    let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
-    let adapters = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    Decoder::new(&trained.config, base, Some((&lora, adapters))).unwrap();
+    let base = Base::open(folder.path(), DType::F32, &Device::Cpu).unwrap();
+    Decoder::new(&trained.config, base, Some((&lora, &vars))).unwrap();
     let error = format!(
         "{:#}",
         peft::load_into(&folder.path().join("adapter"), &vars).unwrap_err()
@@ -280,8 +278,7 @@ fn adapters_of_another_model_are_refused() {
     let read = peft::read_options(&folder.path().join("adapter"));
     assert!(format!("{:#}", read.unwrap_err()).contains("got 0"));
     let lora = Lora { rank: 0, ..lora };
-    let base = open_weights(folder.path(), DType::F32, &Device::Cpu).unwrap();
-    let adapters = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let made = Decoder::new(&trained.config, base, Some((&lora, adapters)));
+    let base = Base::open(folder.path(), DType::F32, &Device::Cpu).unwrap();
+    let made = Decoder::new(&trained.config, base, Some((&lora, &vars)));
     assert!(made.err().expect("an error").to_string().contains("got 0"));
 }

@@ -162,14 +162,13 @@ fn names_of_older_files_are_read() {
 
 #[test]
 fn adapters_that_are_not_supported_are_named() {
-    let cases: [(&str, Value, &str); 14] = [
+    let cases: [(&str, Value, &str); 13] = [
         (
             "peft_type",
             json!("IA3"),
             "`peft_type` is `IA3`; must be `LORA`",
         ),
         ("bias", json!("all"), "`bias` is `all`; must be `none`"),
-        ("use_dora", json!(true), "`use_dora` is true"),
         (
             "modules_to_save",
             json!(["lm_head"]),
@@ -233,8 +232,10 @@ fn all_linear_layers_and_stabilized_ranks_are_read() {
     let file = adapter.join("adapter_config.json");
     edit(&file, "target_modules", json!("all-linear"));
     edit(&file, "use_rslora", json!(true));
+    edit(&file, "use_dora", json!(true));
     let lora = peft::read_options(&adapter).unwrap();
     assert_eq!(lora.targets, ["all-linear"]);
+    assert!(lora.dora);
     // 6 / √2
     assert!((lora.scale() - 6. / 2f64.sqrt()).abs() < 1e-12);
 }

@@ -314,6 +314,36 @@ fn an_adapter_learns_and_goes_on() {
 }
 
 /// All parameters, in half types with small moments; the result is a model that can be fine-tuned again.
+/// On a base of 4 bits, with all options of adapters, which its result has again.
+#[test]
+fn an_adapter_on_a_quantized_base_learns() {
+    let files = Files::new();
+    let (data, output) = (files.pairs(), files.path("out"));
+    let own = [
+        "--model",
+        base(),
+        "--output",
+        &output,
+        "--steps",
+        "40",
+        "--quantize",
+        "nf4",
+    ];
+    let more = ["--dora", "--rslora", "--learning-rate", "4e-3", &data];
+    let said = succeed(&[&own[..], &more].concat());
+    assert!(
+        said.contains(" parameters in f32 and nf4, DoRA of rank 16"),
+        "{said}"
+    );
+    let (first, last) = (figure(&said, "loss_first"), figure(&said, "loss_last"));
+    assert!(last < 0.6 * first, "{first} {last}");
+    let options = fs::read(Path::new(&output).join("adapter_config.json")).unwrap();
+    let options: serde_json::Value = serde_json::from_slice(&options).unwrap();
+    assert_eq!(options["use_dora"], true);
+    assert_eq!(options["use_rslora"], true);
+    assert_eq!(options["target_modules"].as_array().unwrap().len(), 7);
+}
+
 #[test]
 fn a_whole_model_is_trained_and_saved() {
     let files = Files::new();

@@ -46,7 +46,7 @@ fn options_that_cannot_be() {
     with(&["--learning-rate", "NaN"], "--learning-rate");
     with(
         &["--lora-targets", "nonsense"],
-        "no layer is named `nonsense`; there are q_proj",
+        "no linear layer is named `nonsense`; there are q_proj",
     );
     with(&["--lora-alpha", "NaN"], "the alpha of adapters");
     with(&["--lora-rank", "0"], "the rank of adapters");
@@ -57,6 +57,11 @@ fn options_that_cannot_be() {
         "of a micro-batch of 1 (samples 0..1): the limit is reached",
     );
     with(&["--report", "/no/folder/x.html"], "/no/folder/x.html");
+    with(
+        &["--quantize", "q4_k"],
+        "self_attn.q_proj has 128 inputs, and Q4K has blocks of 256: take a type with smaller blocks",
+    );
+    with(&["--weights", "/no/file.gguf"], "/no/file.gguf");
     #[cfg(not(feature = "cuda"))]
     with(&["--device", "cuda:0"], "feature `cuda`");
     refused(
@@ -67,6 +72,34 @@ fn options_that_cannot_be() {
     refused(&["--model", base()], &[], "name files to learn from");
     for option in [&["--ranks"][..], &["--checkpoint", &output]] {
         refused(option, &[], "need a model and data of yours");
+    }
+}
+
+/// By the parser of options, in lines of its own.
+#[test]
+fn options_that_exclude_each_other() {
+    for (option, words) in [
+        (
+            &["--full", "--quantize=nf4"][..],
+            "'--full' cannot be used with '--quantize",
+        ),
+        (
+            &["--full", "--weights=x.gguf"],
+            "'--full' cannot be used with '--weights",
+        ),
+        (
+            &["--full", "--dora"],
+            "'--full' cannot be used with '--dora'",
+        ),
+        (
+            &["--quantize=q2"],
+            "must be one of q8_0, q6_k, q5_k, q4_k, q4_0, nf4",
+        ),
+    ] {
+        let output = command(option).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
     }
 }
 
