@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Error, Result, bail};
 use candle_headroom::nn::quantized::{
     FrozenLinear, FrozenWeight, GgmlDType, Nf4, QStorage, QTensor,
 };
-use candle_headroom::nn::{VarBuilder, linear_b, lora};
+use candle_headroom::nn::{Init, VarBuilder, linear_b, lora};
 use rayon::prelude::*;
 
 use super::config::{Config, LinearLayer};
@@ -16,6 +16,7 @@ use super::files::files_of;
 use super::gguf::Gguf;
 use super::layers::Projection;
 use super::parameters::{Weights, rows_of_piece};
+use super::table::Table;
 
 /// Rows that are quantized at once take so many times the bytes of f32: the numbers in their own type, and copies.
 const COPIES: usize = 4;
@@ -24,6 +25,8 @@ const COPIES: usize = 4;
 pub struct Base<'a> {
     pub vb: VarBuilder<'a>,
     quantized: Option<Quantized>,
+    /// Whether the embedding and the head are quantized too, as GGUF files have them.
+    has_tables: bool,
 }
 
 /// Makes the weight of the linear layer at a path.
@@ -67,8 +70,11 @@ impl FromStr for Quantization {
 
 impl<'a> From<VarBuilder<'a>> for Base<'a> {
     fn from(vb: VarBuilder<'a>) -> Self {
-        let quantized = None;
-        Self { vb, quantized }
+        Self {
+            vb,
+            quantized: None,
+            has_tables: false,
+        }
     }
 }
 
@@ -115,10 +121,11 @@ impl Base<'static> {
         Ok(Self {
             vb: VarBuilder::from_backend(Box::new(weights), dtype, device.clone()),
             quantized: Some(Box::new(quantize)),
+            has_tables: false,
         })
     }
 
-    /// The parameters of a GGUF file: the weights of the blocks' linear layers as they are, others as constants of this type.
+    /// The parameters of a GGUF file: the weights of linear layers, the embedding and the head as they are, others as constants of this type.
     pub fn gguf(
         file: &Path,
         config: &Config,
@@ -131,11 +138,30 @@ impl Base<'static> {
         Ok(Self {
             vb: VarBuilder::from_backend(Box::new(gguf), dtype, device.clone()),
             quantized: Some(Box::new(move |path| own.weight(path, dtype, &to))),
+            has_tables: true,
         })
     }
 }
 
 impl Base<'_> {
+    /// The embedding or the head, (vocabulary, hidden).
+    pub(super) fn table(&self, path: &str, config: &Config) -> Result<Table> {
+        let (shape, stdev) = (
+            (config.vocab_size, config.hidden_size),
+            config.initializer_range,
+        );
+        match self.quantized.as_ref().filter(|_| self.has_tables) {
+            Some(quantized) => Ok(Table::Frozen(
+                quantized(path).map_err(|error| Error::Msg(format!("{error:#}")))?,
+            )),
+            None => {
+                let init = Init::Randn { mean: 0., stdev };
+                let name = format!("{path}.weight");
+                Ok(Table::Tensor(self.vb.get_with_hints(shape, &name, init)?))
+            }
+        }
+    }
+
     /// A layer of the block at this path, with an adapter where one is attached.
     pub(super) fn linear(&self, block: &str, layer: &LinearLayer) -> Result<Projection> {
         let path = format!("{block}.{}", layer.name);

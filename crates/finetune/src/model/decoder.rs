@@ -4,12 +4,13 @@ use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use candle_headroom::nn::kv_cache::KvCache;
 use candle_headroom::nn::lora::Lora;
 use candle_headroom::nn::loss::{LinearCrossEntropy, LossSum, linear_cross_entropy_sum};
-use candle_headroom::nn::{Embedding, Init, Linear, Module, RmsNorm, VarMap, recompute, rms_norm};
+use candle_headroom::nn::{Module, RmsNorm, VarMap, recompute, rms_norm};
 
 use super::base::Base;
 use super::config::Config;
 use super::layers::{Block, norm_without_graph};
 use super::rope::Rotations;
+use super::table::Table;
 
 /// Keys and values of (samples, heads, time, width) grow along time.
 const TIME: usize = 2;
@@ -22,12 +23,11 @@ pub struct Decoder {
     /// Whether each block is a region that a trainer may recompute, and that any other loop does; at first it is.
     pub marks_blocks: bool,
     config: Config,
-    /// (vocabulary, hidden)
-    embedding: Tensor,
+    embedding: Table,
     blocks: Vec<Arc<Block>>,
     norm: RmsNorm,
-    /// (vocabulary, hidden); that of the embedding if they are tied.
-    head: Tensor,
+    /// That of the embedding if they are tied.
+    head: Table,
     rotations: Rotations,
 }
 
@@ -62,13 +62,10 @@ impl Decoder {
 
     fn build(config: &Config, base: &Base) -> Result<Self> {
         let vb = &base.vb;
-        let shape = (config.vocab_size, config.hidden_size);
-        let stdev = config.initializer_range;
-        let table = |name| vb.get_with_hints(shape, name, Init::Randn { mean: 0., stdev });
-        let embedding = table("model.embed_tokens.weight")?;
+        let embedding = base.table("model.embed_tokens", config)?;
         let head = match config.tie_word_embeddings {
             true => embedding.clone(),
-            false => table("lm_head.weight")?,
+            false => base.table("lm_head", config)?,
         };
         let (width, eps) = (config.hidden_size, config.rms_norm_eps);
         let norm = rms_norm(width, eps, vb.pp("model.norm"))?;
@@ -87,7 +84,7 @@ impl Decoder {
     }
 
     pub fn device(&self) -> &Device {
-        self.embedding.device()
+        self.norm.weight().device()
     }
 
     /// Scores of the next token: `(samples, time)` of u32 to `(samples, time, vocabulary)`.
@@ -106,17 +103,22 @@ impl Decoder {
     /// Its gradients are computed at once, without all logits; for evaluation, use that of [`evaluation`](Self::evaluation).
     pub fn loss_sum(&self, tokens: &Tensor, targets: &Tensor) -> Result<LossSum> {
         let options = LinearCrossEntropy::default().ignore_index(-100);
-        linear_cross_entropy_sum(&self.hidden(tokens)?, &self.head, targets, &options)
+        linear_cross_entropy_sum(
+            &self.hidden(tokens)?,
+            self.head.classes(),
+            targets,
+            &options,
+        )
     }
 
     /// The same decoder for evaluation: it shares the parameters, also later changes of them, keeps no graph, and drops nothing.
     pub fn evaluation(&self) -> Self {
         let blocks = self.blocks.iter().map(|block| block.without_graph());
         Self {
-            embedding: self.embedding.detach(),
+            embedding: self.embedding.without_graph(),
             blocks: blocks.map(Arc::new).collect(),
             norm: norm_without_graph(&self.norm),
-            head: self.head.detach(),
+            head: self.head.without_graph(),
             ..self.clone()
         }
     }
@@ -162,8 +164,7 @@ impl Decoder {
             bail!("{positions} tokens are more than `max_position_embeddings`, {most}")
         }
         let rotations = self.rotations.of(earlier, time)?;
-        let embedding = Embedding::new(self.embedding.clone(), self.config.hidden_size);
-        let mut x = embedding.forward(tokens)?;
+        let mut x = self.embedding.embed(tokens, self.norm.weight().dtype())?;
         for (index, block) in self.blocks.iter().enumerate() {
             x = match caches.get_mut(index) {
                 None if self.marks_blocks => {
@@ -177,6 +178,6 @@ impl Decoder {
     }
 
     fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Linear::new(self.head.clone(), None).forward(hidden)
+        self.head.logits(hidden)
     }
 }

@@ -9,6 +9,7 @@ mod layers;
 mod parameters;
 pub mod peft;
 mod rope;
+mod table;
 
 pub use base::{Base, Quantization};
 pub use config::{Config, Family};

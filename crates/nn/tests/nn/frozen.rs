@@ -219,10 +219,11 @@ fn a_loss_and_an_embedding_are_those_of_the_dequantized_weight() -> Result<()> {
                 let (loss, found) = differentiate(&of, std::slice::from_ref(&xs), STRIDES[0])?;
                 let wide = [xs.to_dtype(DType::F64)?];
                 let (expected, gradients) = differentiate(&plain, &wide, STRIDES[0])?;
-                assert!(difference(&loss, &expected) < 3e-6, "{name} of {input:?}");
+                // Logits of some tens are rounded in f32 before their exponentials are summed.
+                assert!(difference(&loss, &expected) < 3e-5, "{name} of {input:?}");
                 let off = difference(&found[0], &gradients[0]);
                 assert!(
-                    off < rounding(input).max(3e-6),
+                    off < rounding(input).max(3e-5),
                     "{name} of {input:?}: {off}"
                 );
             }
