@@ -4,6 +4,7 @@
 //! outputs and the closure. The second run has the random numbers of the first one, and is compared with it, so a closure that does
 //! something else is an error and not a wrong gradient.
 
+mod offload;
 mod region;
 mod scope;
 mod tensors;
@@ -11,6 +12,7 @@ mod tensors;
 use candle_core::Result;
 
 use crate::seed::{derive, seeded};
+pub use offload::{Offload, OffloadStats};
 use region::record;
 pub use region::{RecomputeError, SecondRun};
 pub(crate) use scope::note_logits;

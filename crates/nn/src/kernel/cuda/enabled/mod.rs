@@ -1,6 +1,7 @@
 mod in_place;
 mod kernels;
 mod launch;
+mod moved;
 mod product;
 mod rotation;
 mod strided;
@@ -12,6 +13,7 @@ pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;
 pub use launch::{Argument, Launch, Module, each_row};
+pub use moved::{Away, Host};
 pub use product::{multiply, product_of, put_product, regular};
 pub use rotation::{Turn, rotate_both};
 pub use strided::copied;
