@@ -117,7 +117,7 @@ pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
 pub use recompute::{
     Offload, OffloadStats, RecomputeError, RegionInputs, RegionOutputs, SecondRun, is_recomputing,
-    recompute,
+    recompute, recompute_tiled,
 };
 pub use rnn::{GRU, LSTM, gru, lstm};
 pub use seed::seeded;

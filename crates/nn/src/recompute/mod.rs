@@ -8,6 +8,7 @@ mod offload;
 mod region;
 mod scope;
 mod tensors;
+mod tiles;
 
 use candle_core::Result;
 
@@ -18,6 +19,7 @@ pub use region::{RecomputeError, SecondRun};
 pub(crate) use scope::note_logits;
 pub use scope::{Held, Watched, is_recomputing, watch};
 pub use tensors::{RegionInputs, RegionOutputs};
+pub use tiles::recompute_tiled;
 
 /// Runs `f` without keeping its activations: only inputs and outputs are kept, and the backward pass runs `f` again to differentiate it.
 ///
