@@ -1,16 +1,19 @@
 //! The layers of a decoder, each linear one perhaps with an adapter.
 
+use std::sync::Arc;
+
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
 use candle_headroom::nn::rotary_emb::rope_thd_both;
 use candle_headroom::nn::{
     Attention, Init, Linear, Module, RmsNorm, VarBuilder, attention, linear_b, linear_no_bias, ops,
-    rms_norm,
+    recompute_tiled, rms_norm,
 };
 use tracing::{Span, trace_span};
 
 use super::config::Config;
 use super::lora::Lora;
+use super::rope::Positions;
 
 /// Where in a model a layer is: its parameters, and those of all adapters.
 #[derive(Clone)]
@@ -114,7 +117,9 @@ pub struct Block {
     /// Queries, keys, values and output.
     attention: [Projection; 4],
     /// Gate, up and down.
-    mlp: [Projection; 3],
+    mlp: Arc<[Projection; 3]>,
+    /// The width of what gate and up return.
+    inner: usize,
 }
 
 impl Block {
@@ -140,24 +145,25 @@ impl Block {
                 linear("self_attn.v_proj", hidden, keys, has_bias)?,
                 linear("self_attn.o_proj", queries, hidden, config.output_bias())?,
             ],
-            mlp: [
+            mlp: Arc::new([
                 linear("mlp.gate_proj", hidden, inner, mlp_bias)?,
                 linear("mlp.up_proj", hidden, inner, mlp_bias)?,
                 linear("mlp.down_proj", inner, hidden, mlp_bias)?,
-            ],
+            ]),
+            inner,
         })
     }
 
     pub fn forward(
         &self,
         x: &Tensor,
-        rotations: &[Tensor; 2],
+        positions: &Positions,
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
         let _span = of_layer(self.index).entered();
         let [before_attention, before_mlp] = &self.norms;
         let normed = before_attention.forward(x)?;
-        let x = ops::add(x, &self.attend(&normed, rotations, cache)?)?;
+        let x = ops::add(x, &self.attend(&normed, positions, cache)?)?;
         let normed = before_mlp.forward(&x)?;
         ops::add(&x, &self.mlp(&normed)?)
     }
@@ -166,7 +172,7 @@ impl Block {
     fn attend(
         &self,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        positions: &Positions,
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
         let _span = trace_span!("self_attn").entered();
@@ -177,6 +183,7 @@ impl Block {
         if let Some([of_q, of_k]) = &self.head_norms {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
+        let [cos, sin] = &positions.rotations;
         let (q, k) = rope_thd_both(&q, &k, cos, sin)?;
         let (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?);
         let (k, v) = match cache {
@@ -184,6 +191,9 @@ impl Block {
             Some(cache) => cache.append(&k, &v)?,
         };
         let mut options = Attention::default().causal();
+        if !positions.texts.is_empty() {
+            options = options.lengths(&positions.texts, &positions.texts);
+        }
         if let Some(window) = self.window {
             options = options.window(window.saturating_sub(1), 0);
         }
@@ -191,11 +201,20 @@ impl Block {
         output.forward(&mixed.reshape((samples, time, ()))?)
     }
 
-    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202).
+    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202), over a long context for some tokens at a time.
     fn mlp(&self, x: &Tensor) -> Result<Tensor> {
         let _span = trace_span!("mlp").entered();
-        let [gate, up, down] = &self.mlp;
-        down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
+        let layers = Arc::clone(&self.mlp);
+        let forward = move |x: &Tensor| {
+            let [gate, up, down] = &*layers;
+            down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
+        };
+        let (samples, time, _) = x.dims3()?;
+        let of_token = self.inner * x.dtype().size_in_bytes();
+        match tile(samples * time, of_token) {
+            Some(tokens) => recompute_tiled(x, tokens, forward),
+            None => forward(x),
+        }
     }
 
     /// The same block for evaluation: it shares its parameters with the trained one, keeps no graph, and drops nothing.
@@ -205,10 +224,20 @@ impl Block {
             norms: norms(&self.norms),
             head_norms: self.head_norms.as_ref().map(norms),
             attention: self.attention.each_ref().map(Projection::without_graph),
-            mlp: self.mlp.each_ref().map(Projection::without_graph),
+            mlp: Arc::new(self.mlp.each_ref().map(Projection::without_graph)),
             ..*self
         }
     }
+}
+
+/// The bytes of one activation of all tokens above which a perceptron is cut, and those of a tile, whose backward pass has about six at once:
+/// what attention takes for scores on a GPU.
+const LONG: usize = 256 << 20;
+
+/// The tokens of a perceptron's tile, if its activations are so long, from their bytes for a token. A tile costs one more forward pass.
+fn tile(tokens: usize, of_token: usize) -> Option<usize> {
+    let is_long = tokens.saturating_mul(of_token) > LONG;
+    is_long.then(|| (LONG / 6 / of_token.max(1)).max(1))
 }
 
 pub fn norm_without_graph(norm: &RmsNorm) -> RmsNorm {

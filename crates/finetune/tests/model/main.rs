@@ -12,6 +12,7 @@ mod folders;
 mod generated;
 mod options;
 mod spans;
+mod texts;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
