@@ -7,7 +7,7 @@ use crate::elements::size;
 
 /// A batch whose tensors a loader counts, checks and copies to a device.
 ///
-/// It is implemented for tensors, tuples, vectors, [`Parts`] and maps of them. For a type of your own it takes two lines:
+/// It is implemented for tensors, tuples, vectors, options, [`Parts`] and maps of them. For a type of your own it takes two lines:
 ///
 /// ```
 /// use candle_core::Tensor;
@@ -80,6 +80,20 @@ impl Tensors for Tensor {
 }
 
 impl<T: Tensors> Tensors for Vec<T> {
+    fn tensors(&self) -> Vec<&Tensor> {
+        self.iter().flat_map(T::tensors).collect()
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        self.iter_mut().flat_map(T::tensors_mut).collect()
+    }
+
+    fn remove_samples(&mut self) -> Result<()> {
+        self.iter_mut().try_for_each(T::remove_samples)
+    }
+}
+
+impl<T: Tensors> Tensors for Option<T> {
     fn tensors(&self) -> Vec<&Tensor> {
         self.iter().flat_map(T::tensors).collect()
     }

@@ -33,6 +33,7 @@ mod memory;
 mod monitor;
 #[path = "../promises/no_hidden_synchronization.rs"]
 mod no_hidden_synchronization;
+mod offload;
 mod optimizers;
 #[path = "../support/points.rs"]
 mod points;

@@ -7,6 +7,8 @@ use anyhow::Result;
 use candle_core::DType;
 use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
+use candle_headroom::nn::Offload;
+use candle_headroom::nn::loss::LossSum;
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Error};
 
 use crate::arguments::Arguments;
@@ -38,7 +40,7 @@ pub type Trained = ControlFlow<Stopped, Progress>;
 /// Trains until all steps are done, or a signal comes.
 pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
     let (arguments, group, output) = (run.arguments, run.group, run.output);
-    let (device, decoder) = (run.memory.device(), &run.network.decoder);
+    let decoder = &run.network.decoder;
     let (batch, seed) = (arguments.data.batch, arguments.training.seed);
     let rates = arguments.learning_rate(run.steps)?;
     let watching = Watching::begin(&arguments.watch, arguments.machine.device.ordinal(), group)?;
@@ -52,6 +54,8 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
         builder = builder.observer(incidents);
     }
     let mut trainer = builder.build()?;
+    let offload = arguments.machine.offload;
+    let offload = offload.map(|bytes| Offload::new(bytes.as_u64()));
     if arguments.machine.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
@@ -82,9 +86,9 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
         for (step, batch) in loader.by_ref().take(left).enumerate() {
             let rate = rates.at(trainer.updates());
             trainer.optimizer_mut().set_learning_rate(rate);
-            // Only the micro-batch's tokens move to the device. Targets stay: there they are counted without waiting for it.
-            let report = trainer.step(batch, |(tokens, targets), _| {
-                decoder.loss_sum(&tokens.to_device(device)?, &targets)
+            let report = trainer.step(batch, |batch, _| match &offload {
+                Some(offload) => offload.within(|| loss_sum(decoder, batch)),
+                None => loss_sum(decoder, batch),
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
@@ -134,6 +138,18 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
     Ok(Trained::Continue(progress))
 }
 
+/// The loss of a batch, of which only the tokens move to the device. Targets stay: there they are counted without waiting for it.
+fn loss_sum(
+    decoder: &Decoder,
+    (tokens, targets, starts): data::Batch,
+) -> candle_core::Result<LossSum> {
+    let tokens = tokens.to_device(decoder.device())?;
+    match starts {
+        Some(starts) => decoder.loss_sum_of_texts(&tokens, &targets, &starts),
+        None => decoder.loss_sum(&tokens, &targets),
+    }
+}
+
 /// The mean loss of the learned tokens of held-out samples in nats, if there are any, in batches that fit. All ranks call it, and each computes
 /// its part. The decoder keeps no graph.
 fn evaluate(
@@ -153,8 +169,8 @@ fn evaluate(
         let mut sums = Vec::new();
         for samples in batches.skip(rank).step_by(ranks) {
             let batch = data::collate(samples).map_err(Error::external)?;
-            let processed = trainer.evaluate(&batch, |(tokens, targets), _| {
-                let loss = decoder.loss_sum(&tokens.to_device(decoder.device())?, &targets)?;
+            let processed = trainer.evaluate(&batch, |batch, _| {
+                let loss = loss_sum(decoder, batch)?;
                 let sum = loss.value.to_dtype(DType::F32)?.to_scalar::<f32>()?;
                 Ok([f64::from(sum), loss.weight])
             })?;

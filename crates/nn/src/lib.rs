@@ -118,7 +118,8 @@ pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_nor
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
 pub use recompute::{
-    RecomputeError, RegionInputs, RegionOutputs, SecondRun, is_recomputing, recompute,
+    Offload, OffloadStats, RecomputeError, RegionInputs, RegionOutputs, SecondRun, is_recomputing,
+    recompute, recompute_tiled,
 };
 pub use rnn::{GRU, LSTM, gru, lstm};
 pub use seed::seeded;

@@ -48,6 +48,12 @@ impl Parts {
         assert_eq!(status, 0);
     }
 
+    fn copy_back(&self) {
+        let status =
+            unsafe { cuMemcpyDtoHAsync_v2(self.pinned, self.block, BYTES as usize, self.copying) };
+        assert_eq!(status, 0);
+    }
+
     fn write(&self, value: u8) {
         // SAFETY: memory of the simulator, which is this process's.
         unsafe { std::ptr::write_bytes(self.pinned as *mut u8, value, BYTES as usize) };
@@ -140,4 +146,53 @@ fn device_memory_that_is_used_on_a_stream_that_has_not_waited() {
         free(parts.block, parts.computing);
     });
     assert_eq!(freed, (1, 0));
+}
+
+/// There and back by one stream for copies, without a wait of the host.
+#[test]
+fn pinned_memory_that_only_one_stream_uses() {
+    let correct = found(|parts| {
+        for _ in 0..3 {
+            parts.order(parts.copying, parts.computing);
+            parts.copy_back();
+            parts.order(parts.computing, parts.copying);
+            assert_eq!(cuMemsetD8Async(parts.block, 1, 8, parts.computing), 0);
+            parts.order(parts.copying, parts.computing);
+            parts.copy();
+            parts.order(parts.computing, parts.copying);
+        }
+        assert_eq!(cuStreamSynchronize(parts.copying), 0);
+    });
+    // Only the driver knows what was copied.
+    assert_eq!(correct, (0, 0));
+}
+
+#[test]
+fn device_memory_that_changes_while_it_is_copied_to_the_host() {
+    let written = found(|parts| {
+        parts.order(parts.copying, parts.computing);
+        parts.copy_back();
+        assert_eq!(cuMemsetD8Async(parts.block, 1, 8, parts.computing), 0);
+    });
+    assert_eq!(written, (1, 0));
+    let freed = found(|parts| {
+        parts.order(parts.copying, parts.computing);
+        parts.copy_back();
+        free(parts.block, parts.computing);
+    });
+    assert_eq!(freed, (1, 0));
+}
+
+#[test]
+fn pinned_memory_that_is_read_before_it_is_written() {
+    let read = found(|parts| {
+        parts.order(parts.copying, parts.computing);
+        parts.copy_back();
+        let status = unsafe {
+            cuMemcpyHtoDAsync_v2(parts.block, parts.pinned, BYTES as usize, parts.computing)
+        };
+        assert_eq!(status, 0);
+    });
+    // The pinned memory, and the device memory that is still copied.
+    assert_eq!(read, (2, 0));
 }

@@ -6,7 +6,7 @@ mod samples;
 
 use anyhow::{Result, ensure};
 use crc32fast::Hasher;
-pub use samples::{Sample, collate, load};
+pub use samples::{Batch, Sample, collate, load};
 
 use crate::arguments::DataOptions;
 use crate::vocabulary::Vocabulary;
@@ -55,6 +55,9 @@ impl Data {
             for part in &sample.learned {
                 hasher.update(&(part.start as u64).to_le_bytes());
                 hasher.update(&(part.end as u64).to_le_bytes());
+            }
+            for start in &sample.starts {
+                hasher.update(&(*start as u64).to_le_bytes());
             }
             for token in &sample.tokens {
                 hasher.update(&token.to_le_bytes());

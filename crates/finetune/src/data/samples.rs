@@ -31,12 +31,37 @@ pub struct Sample {
     pub tokens: Vec<u32>,
     /// The tokens that are learned, in order; at least one, and not the first token.
     pub learned: Vec<Range<usize>>,
+    /// The first tokens of texts that follow another one in this sample, which they do not see.
+    pub starts: Vec<usize>,
 }
 
 impl Sample {
     fn after(given: usize, tokens: Vec<u32>) -> Self {
         let learned = iter::once(given..tokens.len()).collect();
-        Self { tokens, learned }
+        Self::of(tokens, learned)
+    }
+
+    fn of(tokens: Vec<u32>, learned: Vec<Range<usize>>) -> Self {
+        let starts = Vec::new();
+        Self {
+            tokens,
+            learned,
+            starts,
+        }
+    }
+
+    /// A part of texts that are joined. Nothing comes before the first token of each, so it is not learned; `None` if nothing is.
+    fn of_texts(tokens: &[u32], starts: Vec<usize>) -> Option<Self> {
+        let ends = starts.iter().copied().chain([tokens.len()]);
+        let texts = iter::once(0).chain(starts.iter().copied()).zip(ends);
+        let learned = texts.map(|(start, end)| start + 1..end);
+        let learned: Vec<_> = learned.filter(|text| !text.is_empty()).collect();
+        let tokens = tokens.to_vec();
+        (!learned.is_empty()).then_some(Self {
+            tokens,
+            learned,
+            starts,
+        })
     }
 
     /// The number of tokens that are given before the first one that is learned; at least 1.
@@ -51,7 +76,9 @@ impl Sample {
 
     /// The tokens that a text may be continued from: the prompt, or the first ones of a text.
     pub fn beginning(&self) -> Vec<u32> {
-        let of_text = BEGINNING.min(self.tokens.len() - 1);
+        let first = self.starts.first().copied();
+        let of_text = BEGINNING.min(first.unwrap_or(self.tokens.len()) - 1);
+        let of_text = of_text.max(1);
         let given = if self.given() > 1 {
             self.given()
         } else {
@@ -79,7 +106,7 @@ enum Encoded {
 }
 
 /// Makes samples of records, each of at most `context` tokens and the one that comes next. Texts are joined, each with its end, and cut;
-/// a sample begins with the last token of the one before, so that every token is learned once. A conversation is one sample if it is short
+/// a sample begins with the last token of the one before, so that every token but the first of a text is learned once. A conversation is one sample if it is short
 /// enough and its template allows it, else each of its answers is one.
 pub fn encode(
     records: &Records,
@@ -97,7 +124,7 @@ pub fn encode(
             let texts = template.texts(chat, apart)?.into_iter();
             let samples = texts.map(|text| vocabulary.tokens_of_parts(&text.text, &text.learned));
             samples
-                .map(|sample| sample.map(|(tokens, learned)| Sample { tokens, learned }))
+                .map(|sample| sample.map(|(tokens, learned)| Sample::of(tokens, learned)))
                 .collect::<Result<Vec<_>>>()
         };
         let samples = encode(false)?;
@@ -121,10 +148,13 @@ pub fn encode(
         })
     });
     let encoded: Result<Vec<_>> = encoded.collect();
-    let (mut samples, mut stream) = (Vec::new(), Vec::new());
+    let (mut samples, mut stream, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for encoded in encoded? {
         match encoded {
-            Encoded::Text(tokens) => stream.extend(tokens),
+            Encoded::Text(tokens) => {
+                texts.push(stream.len());
+                stream.extend(tokens);
+            }
             Encoded::Pair(tokens, given) => {
                 let begin = vocabulary.begin.len();
                 samples.extend(cut.fit(tokens, (begin, given), most));
@@ -154,10 +184,13 @@ pub fn encode(
         }
     }
     let starts = (0..stream.len().saturating_sub(1)).step_by(context.max(1));
-    samples.extend(
-        starts
-            .map(|start| Sample::after(1, stream[start..stream.len().min(start + most)].to_vec())),
-    );
+    samples.extend(starts.filter_map(|start| {
+        let end = stream.len().min(start + most);
+        let within =
+            texts.partition_point(|text| *text <= start)..texts.partition_point(|text| *text < end);
+        let within = texts[within].iter().map(|text| text - start);
+        Sample::of_texts(&stream[start..end], within.collect())
+    }));
     Ok(samples)
 }
 
@@ -202,8 +235,9 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Tokens as u32, and the next tokens as i64; each `(samples, time)`.
-pub type Batch = (Tensor, Tensor);
+/// Tokens as u32, the next tokens as i64, and, if a sample holds several texts, as u8 where one begins after another; each
+/// `(samples, time)`.
+pub type Batch = (Tensor, Tensor, Option<Tensor>);
 
 struct Samples(Vec<Sample>);
 
@@ -238,6 +272,17 @@ pub fn load(samples: Vec<Sample>, batch: usize, seed: u64, group: &Group) -> Res
 /// Pads samples at their ends. No token sees what comes after it, so no mask is needed.
 pub fn collate(samples: &[impl Borrow<Sample>]) -> Result<Batch, BoxedError> {
     let samples = samples.iter().map(Borrow::borrow);
+    let starts = samples.clone().map(|sample: &Sample| {
+        let mut starts = vec![0; sample.tokens.len().saturating_sub(1)];
+        for start in &sample.starts {
+            if let Some(place) = starts.get_mut(*start) {
+                *place = 1u8;
+            }
+        }
+        starts
+    });
+    let starts: Vec<_> = starts.collect();
+    let has_texts = starts.iter().flatten().any(|start| *start > 0);
     let inputs = samples.clone().map(|sample: &Sample| {
         let seen = sample.tokens.len().saturating_sub(1);
         &sample.tokens[..seen]
@@ -251,5 +296,8 @@ pub fn collate(samples: &[impl Borrow<Sample>]) -> Result<Batch, BoxedError> {
     });
     let inputs = Pad::new(0u32).sequences(inputs.collect())?;
     let targets = Pad::new(IGNORED).sequences(targets.collect())?;
-    Ok((inputs.values, targets.values))
+    // What is padded belongs to the last text of its sample.
+    let starts = has_texts.then(|| Pad::new(0u8).sequences(starts));
+    let starts = starts.transpose()?.map(|starts| starts.values);
+    Ok((inputs.values, targets.values, starts))
 }

@@ -9,7 +9,7 @@ use candle_headroom::nn::{Module, RmsNorm, VarMap, recompute, rms_norm};
 use super::base::Base;
 use super::config::Config;
 use super::layers::{Block, norm_without_graph};
-use super::rope::Rotations;
+use super::rope::{Positions, Rotations};
 use super::table::Table;
 
 /// Keys and values of (samples, heads, time, width) grow along time.
@@ -94,7 +94,7 @@ impl Decoder {
 
     /// What the last layer is applied to: `(samples, time)` of u32 to `(samples, time, hidden)`.
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
-        self.continued(tokens, &mut [])
+        self.continued(tokens, None, &mut [])
     }
 
     /// The sum of the cross-entropies of `targets` `(samples, time)`, of u32 or i64, and the number of those that count: all but
@@ -102,13 +102,24 @@ impl Decoder {
     ///
     /// Its gradients are computed at once, without all logits; for evaluation, use that of [`evaluation`](Self::evaluation).
     pub fn loss_sum(&self, tokens: &Tensor, targets: &Tensor) -> Result<LossSum> {
+        self.loss_of(&self.hidden(tokens)?, targets)
+    }
+
+    fn loss_of(&self, hidden: &Tensor, targets: &Tensor) -> Result<LossSum> {
         let options = LinearCrossEntropy::default().ignore_index(-100);
-        linear_cross_entropy_sum(
-            &self.hidden(tokens)?,
-            self.head.classes(),
-            targets,
-            &options,
-        )
+        linear_cross_entropy_sum(hidden, self.head.classes(), targets, &options)
+    }
+
+    /// [`loss_sum`](Self::loss_sum) of samples that hold several texts, of which each token sees those of its own: as if each were alone.
+    /// `starts` (samples, time), of u8 on the CPU, is 1 where a text begins after another one.
+    pub fn loss_sum_of_texts(
+        &self,
+        tokens: &Tensor,
+        targets: &Tensor,
+        starts: &Tensor,
+    ) -> Result<LossSum> {
+        let hidden = self.continued(tokens, Some(starts), &mut [])?;
+        self.loss_of(&hidden, targets)
     }
 
     /// The same decoder for evaluation: it shares the parameters, also later changes of them, keeps no graph, and drops nothing.
@@ -141,7 +152,7 @@ impl Decoder {
         let (mut made, mut next) = (Vec::new(), prompt.to_vec());
         while made.len() < most {
             let tokens = Tensor::new(next.as_slice(), self.device())?.unsqueeze(0)?;
-            let hidden = model.continued(&tokens, &mut caches)?;
+            let hidden = model.continued(&tokens, None, &mut caches)?;
             let last = hidden.narrow(1, next.len() - 1, 1)?;
             let logits = model.logits(&last)?.flatten_all()?.to_dtype(DType::F32)?;
             let token = logits.argmax(0)?.to_scalar()?;
@@ -154,27 +165,42 @@ impl Decoder {
         Ok(made)
     }
 
-    /// As [`hidden`](Self::hidden), for tokens that follow those of the caches, one for each block. Without caches nothing comes before.
-    fn continued(&self, tokens: &Tensor, caches: &mut [KvCache]) -> Result<Tensor> {
+    /// As [`hidden`](Self::hidden), for tokens that follow those of the caches, one for each block. Without caches nothing comes before. Where
+    /// texts start, they do not see each other.
+    fn continued(
+        &self,
+        tokens: &Tensor,
+        starts: Option<&Tensor>,
+        caches: &mut [KvCache],
+    ) -> Result<Tensor> {
         let _span = tracing::trace_span!("model").entered();
-        let (_, time) = tokens.dims2()?;
+        let (samples, time) = tokens.dims2()?;
         let earlier = caches.first().map_or(0, KvCache::current_seq_len);
         let (most, positions) = (self.config.max_position_embeddings, earlier + time);
         if positions > most {
             bail!("{positions} tokens are more than `max_position_embeddings`, {most}")
         }
-        let rotations = self.rotations.of(earlier, time)?;
+        let positions = match starts {
+            Some(starts) => self.rotations.of_texts(starts)?,
+            None => Positions {
+                rotations: self.rotations.of(earlier, time)?,
+                texts: Vec::new(),
+            },
+        };
         let mut x = self.embedding.embed(tokens, self.norm.weight().dtype())?;
+        if starts.is_some() {
+            x = x.reshape((1, samples * time, ()))?;
+        }
         for (index, block) in self.blocks.iter().enumerate() {
             x = match caches.get_mut(index) {
                 None if self.marks_blocks => {
-                    let (block, rotations) = (Arc::clone(block), rotations.clone());
-                    recompute(&x, move |x| block.forward(x, &rotations, None))?
+                    let (block, positions) = (Arc::clone(block), positions.clone());
+                    recompute(&x, move |x| block.forward(x, &positions, None))?
                 }
-                cache => block.forward(&x, &rotations, cache)?,
+                cache => block.forward(&x, &positions, cache)?,
             };
         }
-        self.norm.forward(&x)
+        self.norm.forward(&x)?.reshape((samples, time, ()))
     }
 
     fn logits(&self, hidden: &Tensor) -> Result<Tensor> {

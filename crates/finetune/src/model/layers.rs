@@ -1,15 +1,20 @@
 //! The layers of a decoder. Within `Lora::attach` the linear ones look for adapters.
 
+use std::sync::Arc;
+
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
 use candle_headroom::nn::lora::Adapter;
 use candle_headroom::nn::quantized::FrozenLinear;
 use candle_headroom::nn::rotary_emb::rope_thd_both;
-use candle_headroom::nn::{Attention, Linear, Module, RmsNorm, attention, ops, rms_norm};
+use candle_headroom::nn::{
+    Attention, Linear, Module, RmsNorm, attention, ops, recompute_tiled, rms_norm,
+};
 use tracing::{Span, trace_span};
 
 use super::base::Base;
 use super::config::Config;
+use super::rope::Positions;
 
 /// A linear layer, whose weight is quantized in a frozen base.
 pub enum Projection {
@@ -51,7 +56,9 @@ pub struct Block {
     /// Queries, keys, values and output.
     attention: [Projection; 4],
     /// Gate, up and down.
-    mlp: [Projection; 3],
+    mlp: Arc<[Projection; 3]>,
+    /// The width of what gate and up return.
+    inner: usize,
 }
 
 impl Block {
@@ -74,20 +81,21 @@ impl Block {
             )?,
             head_norms: config.norms_heads().then(head_norms).transpose()?,
             attention: [q?, k?, v?, output?],
-            mlp: [gate?, up?, down?],
+            mlp: Arc::new([gate?, up?, down?]),
+            inner: config.intermediate_size,
         })
     }
 
     pub fn forward(
         &self,
         x: &Tensor,
-        rotations: &[Tensor; 2],
+        positions: &Positions,
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
         let _span = of_layer(self.index).entered();
         let [before_attention, before_mlp] = &self.norms;
         let normed = before_attention.forward(x)?;
-        let mixed = self.attend(&normed, rotations, cache)?;
+        let mixed = self.attend(&normed, positions, cache)?;
         let (x, normed) = before_mlp.forward_residual(&mixed, x)?;
         ops::add(&x, &self.mlp(&normed)?)
     }
@@ -96,7 +104,7 @@ impl Block {
     fn attend(
         &self,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        positions: &Positions,
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
         let _span = trace_span!("self_attn").entered();
@@ -107,6 +115,7 @@ impl Block {
         if let Some([of_q, of_k]) = &self.head_norms {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
+        let [cos, sin] = &positions.rotations;
         let (q, k) = rope_thd_both(&q, &k, cos, sin)?;
         let (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?);
         let (k, v) = match cache {
@@ -114,6 +123,9 @@ impl Block {
             Some(cache) => cache.append(&k, &v)?,
         };
         let mut options = Attention::default().causal();
+        if !positions.texts.is_empty() {
+            options = options.lengths(&positions.texts, &positions.texts);
+        }
         if let Some(window) = self.window {
             options = options.window(window.saturating_sub(1), 0);
         }
@@ -121,11 +133,20 @@ impl Block {
         output.forward(&mixed.reshape((samples, time, ()))?)
     }
 
-    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202).
+    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202), over a long context for some tokens at a time.
     fn mlp(&self, x: &Tensor) -> Result<Tensor> {
         let _span = trace_span!("mlp").entered();
-        let [gate, up, down] = &self.mlp;
-        down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
+        let layers = Arc::clone(&self.mlp);
+        let forward = move |x: &Tensor| {
+            let [gate, up, down] = &*layers;
+            down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
+        };
+        let (samples, time, _) = x.dims3()?;
+        let of_token = self.inner * x.dtype().size_in_bytes();
+        match tile(samples * time, of_token) {
+            Some(tokens) => recompute_tiled(x, tokens, forward),
+            None => forward(x),
+        }
     }
 
     /// The same block for evaluation: it shares its parameters with the trained one, keeps no graph, and drops nothing.
@@ -135,10 +156,20 @@ impl Block {
             norms: norms(&self.norms),
             head_norms: self.head_norms.as_ref().map(norms),
             attention: self.attention.each_ref().map(Projection::without_graph),
-            mlp: self.mlp.each_ref().map(Projection::without_graph),
+            mlp: Arc::new(self.mlp.each_ref().map(Projection::without_graph)),
             ..*self
         }
     }
+}
+
+/// The bytes of one activation of all tokens above which a perceptron is cut, and those of a tile, whose backward pass has about six at once:
+/// what attention takes for scores on a GPU.
+const LONG: usize = 256 << 20;
+
+/// The tokens of a perceptron's tile, if its activations are so long, from their bytes for a token. A tile costs one more forward pass.
+fn tile(tokens: usize, of_token: usize) -> Option<usize> {
+    let is_long = tokens.saturating_mul(of_token) > LONG;
+    is_long.then(|| (LONG / 6 / of_token.max(1)).max(1))
 }
 
 pub fn norm_without_graph(norm: &RmsNorm) -> RmsNorm {

@@ -92,6 +92,15 @@ impl RopeScaling {
     }
 }
 
+/// Where the tokens of a pass are.
+#[derive(Clone)]
+pub struct Positions {
+    /// Cosines and sines of the angles of the positions, (tokens, width of a head / 2).
+    pub rotations: [Tensor; 2],
+    /// The lengths of texts that do not see each other, in one sample; none if each sample is one text.
+    pub texts: Vec<usize>,
+}
+
 /// Cosines and sines of the angles of positions, (positions, width of a head / 2), made when they are first needed.
 #[derive(Clone)]
 pub struct Rotations {
@@ -125,6 +134,29 @@ impl Rotations {
         }
         let [cos, sin] = &*made;
         Ok([cos.narrow(0, first, count)?, sin.narrow(0, first, count)?])
+    }
+
+    /// Those of samples of several texts, which lie one after the other: `starts` (samples, time), of u8 on the CPU, is 1 where a text begins
+    /// after another one. Each text, and each sample, begins at position 0.
+    pub fn of_texts(&self, starts: &Tensor) -> candle_core::Result<Positions> {
+        let (mut texts, mut positions) = (Vec::new(), Vec::new());
+        let (_, time) = starts.dims2()?;
+        for sample in starts.to_vec2::<u8>()? {
+            for (at, starts) in sample.into_iter().enumerate() {
+                match texts.last_mut() {
+                    Some(length) if at > 0 && starts == 0 => *length += 1,
+                    _ => texts.push(1),
+                }
+                positions.push(texts.last().map_or(0, |length| *length as u32 - 1));
+            }
+        }
+        let [cos, sin] = self.of(0, time)?;
+        let positions = Tensor::new(positions, cos.device())?;
+        let rotations = [
+            cos.index_select(&positions, 0)?,
+            sin.index_select(&positions, 0)?,
+        ];
+        Ok(Positions { rotations, texts })
     }
 }
 

@@ -14,6 +14,7 @@ mod folders;
 mod generated;
 mod options;
 mod spans;
+mod texts;
 
 use cases::{case, copy, edit, numbers, text};
 

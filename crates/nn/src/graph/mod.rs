@@ -17,9 +17,10 @@ mod tests;
 use candle_core::{Error, Result, Storage, Tensor};
 
 pub use gradient::Gradient;
-use gradient::address;
+pub use gradient::address;
 pub use mailbox::Mail;
 pub use operation::operation;
+pub use origin::is_output;
 use origin::unshared;
 pub use pass::backward;
 

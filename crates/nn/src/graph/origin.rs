@@ -133,6 +133,13 @@ impl View {
     }
 }
 
+/// Whether a tensor is an output of a recorded operation, whole, contiguous and not empty: candle's graph does not keep it for those that it is
+/// an input of.
+pub fn is_output(tensor: &Tensor) -> bool {
+    let is_whole = |(_, view): (_, View)| view.part.is_none();
+    tensor.is_contiguous() && tensor.elem_count() > 0 && Origin::of(tensor).is_some_and(is_whole)
+}
+
 /// A tensor with the values of `output` that shares no storage with the inputs.
 pub fn unshared(output: Tensor, inputs: &[&Tensor]) -> Result<Tensor> {
     let storage = address(&output);

@@ -4,18 +4,22 @@
 //! outputs and the closure. The second run has the random numbers of the first one, and is compared with it, so a closure that does
 //! something else is an error and not a wrong gradient.
 
+mod offload;
 mod region;
 mod scope;
 mod tensors;
+mod tiles;
 
 use candle_core::Result;
 
 use crate::seed::{derive, seeded};
+pub use offload::{Offload, OffloadStats};
 use region::record;
 pub use region::{RecomputeError, SecondRun};
 pub(crate) use scope::note_logits;
 pub use scope::{Held, Watched, is_recomputing, watch};
 pub use tensors::{RegionInputs, RegionOutputs};
+pub use tiles::recompute_tiled;
 
 /// Runs `f` without keeping its activations: only inputs and outputs are kept, and the backward pass runs `f` again to differentiate it.
 ///

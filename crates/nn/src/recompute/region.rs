@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::error::Error as StdError;
 use std::io;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Error, Result, Tensor, Var};
+use candle_core::{DType, Error, Result, Tensor};
 use parking_lot::Mutex;
 
+use super::offload::{self, Inputs, Kept};
 use super::scope;
 use crate::graph::{Gradient, Mail, backward, operation};
 use crate::scope::current;
@@ -16,9 +18,12 @@ use crate::scope::current;
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
 pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     let given: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+    let kept = Inputs::new(&inputs, &given)?;
     let surroundings = current();
     let place = surroundings.as_ref().map(|s| s.place());
     let outputs = scope::region(|| run(&given))?;
+    kept.left()?;
+    drop(given);
     let _copies = surroundings.as_ref().map(|s| s.copies());
     let vars = vars_of(&outputs);
     // The graph of the activations goes before the outputs are copied. Nothing tells whether the closure kept one of them
@@ -26,7 +31,6 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     let outputs: Vec<_> = (outputs.into_iter())
         .map(|output| output.detach())
         .collect();
-    let leads_to_var = |input: &Tensor| input.track_op() && input.dtype().is_float();
     let needs: Vec<bool> = inputs.iter().map(leads_to_var).collect();
     let tracked = inputs.iter().filter(|input| leads_to_var(input));
     let sources: Vec<_> = tracked.chain(&vars).collect();
@@ -40,52 +44,76 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     });
     let outputs = outputs.collect::<Result<Vec<_>>>()?;
     let region = Region {
-        inputs: given,
         vars: vars.clone(),
         needs,
         run,
         place,
     };
-    let backward = move |arrived: Mail, first: &[Tensor]| {
+    put(&sources, outputs, move |arrived, first| {
+        let inputs = kept.kept.iter().zip(&region.needs);
+        let inputs = inputs.map(|(input, needs)| match needs {
+            true => input.variable(),
+            false => input.get(),
+        });
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        kept.fetch_before();
+        region.differentiate(&inputs, arrived, first)
+    })
+}
+
+/// Puts the outputs of a region into the graph. `differentiate` is given the gradients of those that have one, and the outputs of the first
+/// run.
+pub(super) fn put(
+    sources: &[&Tensor],
+    outputs: Vec<Tensor>,
+    differentiate: impl Fn(Mail, &[Kept]) -> Result<Mail> + Send + Sync + 'static,
+) -> Result<Vec<Tensor>> {
+    let first = Arc::new(OnceLock::<Vec<Kept>>::new());
+    let known = Arc::clone(&first);
+    let backward = move |arrived: Mail, _: &[Tensor]| {
         if !arrived.iter().any(Option::is_some) {
             return Ok(Mail::new());
         }
-        scope::differentiated(|| region.differentiate(arrived, first)).map_err(SecondRun::mark)
+        let first = known.get().map_or(&[][..], Vec::as_slice);
+        scope::differentiated(|| differentiate(arrived, first)).map_err(SecondRun::mark)
     };
-    operation("recompute", &sources, outputs, true, Box::new(backward))
+    // The region keeps them itself, since they may leave the device.
+    let keeps_outputs = false;
+    let backward = Box::new(backward);
+    let outputs = operation("recompute", sources, outputs, keeps_outputs, backward)?;
+    first.get_or_init(|| offload::outputs(&outputs));
+    Ok(outputs)
+}
+
+/// Whether a gradient of this input is needed.
+pub(super) fn leads_to_var(input: &Tensor) -> bool {
+    input.track_op() && input.dtype().is_float()
 }
 
 /// The closure of a region.
 pub(super) type Run = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
-/// What is needed to run a region again.
-struct Region {
-    /// Outside the graph.
-    inputs: Vec<Tensor>,
+/// What is needed to run a region again, besides its inputs.
+pub(super) struct Region<R> {
     /// Whether the gradient of each input is needed.
-    needs: Vec<bool>,
-    vars: Vec<Tensor>,
-    run: Run,
+    pub needs: Vec<bool>,
+    pub vars: Vec<Tensor>,
+    pub run: R,
     /// Where it began, for the surroundings.
-    place: Option<u64>,
+    pub place: Option<u64>,
 }
 
-impl Region {
-    /// Runs the region again and returns the gradients of its sources. `arrived` are those of the outputs of the `first` run.
-    fn differentiate(&self, arrived: Mail, first: &[Tensor]) -> Result<Mail> {
-        let inputs = self.inputs.iter().zip(&self.needs);
-        let inputs = inputs.map(|(input, needs)| match needs {
-            true => Ok(Var::from_tensor(input)?.into_inner()),
-            false => Ok(input.clone()),
-        });
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+impl<R: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Region<R> {
+    /// Runs the region again and returns the gradients of its sources. The inputs whose gradients are needed are variables that nobody else has.
+    /// `arrived` are the gradients of the outputs of the `first` run.
+    pub fn differentiate(&self, inputs: &[Tensor], arrived: Mail, first: &[Kept]) -> Result<Mail> {
         let outputs = {
             let _place = current()
                 .zip(self.place)
                 .map(|(s, place)| s.runs_again(place));
-            scope::again(|| (self.run)(&inputs))?
+            scope::again(|| (self.run)(inputs))?
         };
-        let known: Vec<_> = self.vars.iter().chain(&inputs).map(Tensor::id).collect();
+        let known: Vec<_> = self.vars.iter().chain(inputs).map(Tensor::id).collect();
         let vars = vars_of(&outputs);
         if let Some(var) = vars.iter().find(|var| !known.contains(&var.id())) {
             return Err(RecomputeError::differs(format!(
@@ -111,7 +139,7 @@ impl Region {
 }
 
 /// A scalar whose gradients are, for each output, the one that arrived; `None` if no output leads to a Var.
-fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tensor>> {
+fn root(first: &[Kept], again: &[Tensor], arrived: Mail) -> Result<Option<Tensor>> {
     if again.len() < first.len() {
         let (first, again) = (first.len(), again.len());
         return Err(RecomputeError::differs(format!(
@@ -147,7 +175,7 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tens
 }
 
 /// The Vars that tensors lead to.
-fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
+pub(super) fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
     let mut seen = HashSet::new();
     let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
     let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
@@ -167,27 +195,27 @@ thread_local! {
 
 /// Fails if an output of the second run has another shape, type or other values than that of the first. Values may differ by
 /// some roundings, since a sum may be split among threads in another way.
-fn check(first: &Tensor, again: &Tensor) -> Result<()> {
-    if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
+fn check(first: &Kept, again: &Tensor) -> Result<()> {
+    if (&first.shape, first.dtype) != (again.shape(), again.dtype()) {
         return Err(RecomputeError::differs(format!(
             "returned {:?} after {:?} in its first run: its closure may change nothing that it depends on, such as a key-value cache",
             (again.shape(), again.dtype()),
-            (first.shape(), first.dtype()),
+            (&first.shape, first.dtype),
         )));
     }
-    if !first.device().is_cpu() {
+    if !again.device().is_cpu() {
         let compared = COMPARED.get();
         if compared >= FIRST {
             return Ok(());
         }
         COMPARED.set(compared + 1);
     }
-    let roundings = match first.dtype() {
+    let roundings = match first.dtype {
         DType::BF16 => 4. / 128.,
         DType::F16 => 4. / 1024.,
         _ => 1e-3,
     };
-    let (first, again) = (first.flatten_all()?, again.detach().flatten_all()?);
+    let (first, again) = (first.get()?.flatten_all()?, again.detach().flatten_all()?);
     let (mut off, mut scale) = (0f64, 0f64);
     for start in (0..first.elem_count()).step_by(AT_ONCE) {
         let len = AT_ONCE.min(first.elem_count() - start);

@@ -116,6 +116,17 @@ pub(crate) fn note_logits(logits: &Tensor) {
     });
 }
 
+/// Whether a region runs around this point.
+pub(super) fn is_within() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Runs `run` as a part of a region.
+pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
+    let _depth = set(&DEPTH, DEPTH.get() + 1);
+    run()
+}
+
 pub(super) fn keeps() -> bool {
     KEEPS.get()
 }

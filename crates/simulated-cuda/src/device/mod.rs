@@ -162,7 +162,7 @@ impl Device {
             (live.bytes, live.place, live.pool)
         });
         if let Some(stream) = stream {
-            self.note_use(address..address + bytes, stream);
+            self.note_write(address..address + bytes, stream);
         }
         self.clear(address);
         self.memory.free(address, stream, &mut self.clocks)?;

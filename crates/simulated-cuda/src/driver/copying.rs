@@ -89,9 +89,8 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
     }
     if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
         let stream = current::stream_key(stream)?;
-        for address in [to, from] {
-            device.note_use(address..address + bytes as u64, stream);
-        }
+        device.note_write(to..to + bytes as u64, stream);
+        device.note_use(from..from + bytes as u64, stream);
         device.follow_copy(to, from, bytes as u64, stream);
     }
     note_contents(&mut devices, to, from, bytes as u64);

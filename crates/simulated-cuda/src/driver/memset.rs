@@ -35,7 +35,7 @@ fn fill<T: Copy + Default + PartialEq + Send + 'static>(
             .fill(std::mem::MaybeUninit::new(value));
     };
     if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
-        device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
+        device.note_write(to..to + bytes as u64, current::stream_key(stream)?);
     }
     for device in &mut devices {
         device.note_written(to, bytes as u64, true);

@@ -1,7 +1,8 @@
 //! Functions of single elements or of pairs.
 
 use candle_headroom_nn::{
-    self as nn, Activation, Dropout, Module, ModuleT, PReLU, ops, recompute, seeded,
+    self as nn, Activation, Dropout, Module, ModuleT, PReLU, ops, recompute, recompute_tiled,
+    seeded,
 };
 
 use super::case::{Argument::*, Case, Kind, vb};
@@ -48,6 +49,9 @@ pub fn cases() -> Vec<Case> {
         Case::of_rows("ops::Identity", "", 5, |x| ops::Identity::new().forward(x)),
         Case::of_rows("ops::swiglu", "", 6, ops::swiglu),
         Case::of_rows("recompute", "", 6, |x| recompute(x, ops::swiglu)),
+        Case::of_rows("recompute_tiled", "", 6, |x| {
+            recompute_tiled(x, 2, ops::swiglu)
+        }),
     ]);
     let two = |length| vec![Sample(vec![length, 5]), Sample(vec![length, 5])];
     let slopes = |count| move |length| vec![Sample(vec![3, length]), Shared(vec![count])];

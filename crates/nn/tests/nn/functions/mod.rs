@@ -42,6 +42,8 @@ pub const EXCLUDED: &[(&str, &str)] = &[
     ("Received", "a report"),
     ("RecomputeError", "an error"),
     ("SecondRun", "an error"),
+    ("Offload", "runs a closure; tests/cuda/offload has its own"),
+    ("OffloadStats", "counts"),
     ("IndexRangeError", "an error"),
     ("is_recomputing", "returns no tensor"),
     ("seeded", "runs a closure; the cases of dropout use it"),

@@ -4,6 +4,7 @@ mod failures;
 mod gradients;
 mod outputs;
 mod second_run;
+mod tiles;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
