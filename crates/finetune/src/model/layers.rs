@@ -143,7 +143,7 @@ impl Block {
         };
         let (samples, time, _) = x.dims3()?;
         let of_token = self.inner * x.dtype().size_in_bytes();
-        match tile(samples * time, of_token) {
+        match tile(samples, time, of_token) {
             Some(tokens) => recompute_tiled(x, tokens, forward),
             None => forward(x),
         }
@@ -162,14 +162,16 @@ impl Block {
     }
 }
 
-/// The bytes of one activation of all tokens above which a perceptron is cut, and those of a tile, whose backward pass has about six at once:
-/// what attention takes for scores on a GPU.
-const LONG: usize = 256 << 20;
+/// The bytes of one activation of a sample above which its perceptron is cut.
+const LONG: usize = 64 << 20;
+/// The bytes of a tile's activations, of which its backward pass has about six at once: what attention takes for scores on a GPU.
+const TILE: usize = 256 << 20;
 
-/// The tokens of a perceptron's tile, if its activations are so long, from their bytes for a token. A tile costs one more forward pass.
-fn tile(tokens: usize, of_token: usize) -> Option<usize> {
-    let is_long = tokens.saturating_mul(of_token) > LONG;
-    is_long.then(|| (LONG / 6 / of_token.max(1)).max(1))
+/// The tokens of a perceptron's tile, for one sample whose activations are so long, from their bytes for a token. A trainer cuts several samples,
+/// which costs less: a tile costs one more forward pass.
+fn tile(samples: usize, time: usize, of_token: usize) -> Option<usize> {
+    let is_long = samples == 1 && time.saturating_mul(of_token) > LONG;
+    is_long.then(|| (TILE / 6 / of_token.max(1)).max(1))
 }
 
 pub fn norm_without_graph(norm: &RmsNorm) -> RmsNorm {

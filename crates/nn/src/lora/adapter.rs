@@ -5,7 +5,7 @@ use candle_nn::{Init, VarMap};
 
 use super::Lora;
 use crate::graph::record_lean;
-use crate::kernel::sum_type;
+use crate::kernel::{multiply, sum_type};
 use crate::linear::{product, rows};
 use crate::ops;
 use crate::seed::is_frozen;
@@ -212,24 +212,97 @@ fn squares(matrix: &Tensor, dtype: DType) -> Result<Tensor> {
     Tensor::cat(&parts, 0)
 }
 
-/// scale · B · A · x in the type of x, computed in that of A: one operation, which keeps x in its own type.
+/// scale · B · A · x in the type of x, computed in that of A: one operation, which keeps x in its own type. Where that is narrower, some rows at
+/// a time are in the type of A.
 fn beside(x: &Tensor, a: &Tensor, b: &Tensor, scale: f64) -> Result<Tensor> {
-    let wide = a.dtype();
+    let (dtype, wide) = (x.dtype(), a.dtype());
     let [kept, a_, b_] = [x, a, b].map(Tensor::detach);
-    let inner = (product(&kept.to_dtype(wide)?, &a_)? * scale)?;
-    let y = product(&inner, &b_)?.to_dtype(x.dtype())?;
+    let flat = rows(&kept)?;
+    let (count, outputs) = (flat.dim(0)?, b.dim(0)?);
+    let parts = parts(&flat, outputs.max(flat.dim(1)?), wide);
+    let (mut inners, mut ys) = (Vec::with_capacity(parts.len()), None);
+    for &(first, len) in &parts {
+        let part = flat.narrow(0, first, len)?.to_dtype(wide)?;
+        let inner = (product(&part, &a_)? * scale)?;
+        put(
+            &mut ys,
+            (count, first),
+            &product(&inner, &b_)?.to_dtype(dtype)?,
+        )?;
+        inners.push(inner);
+    }
+    let shape = [&x.dims()[..x.rank() - 1], &[outputs]].concat();
+    let y = joined(ys)?.reshape(shape)?;
     let backward = move |dy: Tensor, [needs_x, needs_a, needs_b]: [bool; 3]| {
-        let dy = rows(&dy)?.to_dtype(wide)?;
-        let db = needs_b.then(|| dy.t()?.matmul(&rows(&inner)?));
-        let dinner = (dy.matmul(&b_)? * scale)?;
-        let da = needs_a.then(|| dinner.t()?.matmul(&rows(&kept)?.to_dtype(wide)?));
-        let dx = needs_x.then(|| {
-            let dx = dinner.matmul(&a_)?.to_dtype(kept.dtype())?;
-            dx.reshape(kept.shape())
-        });
-        Ok([dx.transpose()?, da.transpose()?, db.transpose()?])
+        let (dy, flat) = (rows(&dy)?, rows(&kept)?);
+        let (mut da, mut db, mut dxs) = (None, None, None);
+        for (&(first, len), inner) in parts.iter().zip(&inners) {
+            let dy = dy.narrow(0, first, len)?.to_dtype(wide)?;
+            if needs_b {
+                add(&mut db, &dy.t()?, inner)?;
+            }
+            let dinner = (dy.matmul(&b_)? * scale)?;
+            if needs_a {
+                let part = flat.narrow(0, first, len)?.to_dtype(wide)?;
+                add(&mut da, &dinner.t()?, &part)?;
+            }
+            if needs_x {
+                let dx = dinner.matmul(&a_)?.to_dtype(dtype)?;
+                put(&mut dxs, (count, first), &dx)?;
+            }
+        }
+        let dx = dxs.map(|dxs| dxs.reshape(kept.shape())).transpose()?;
+        Ok([dx, da, db])
     };
     record_lean("lora", [x, a, b], y, backward)
+}
+
+/// Bytes of rows that are cast at a time.
+const AT_ONCE: usize = 32 << 20;
+
+/// The first row and the number of rows of each part of a matrix: of all, if nothing is cast.
+fn parts(rows: &Tensor, width: usize, wide: DType) -> Vec<(usize, usize)> {
+    let count = rows.dims().first().copied().unwrap_or(0);
+    let most = match rows.dtype() == wide {
+        true => count.max(1),
+        false => (AT_ONCE / (width * wide.size_in_bytes()).max(1)).max(1),
+    };
+    let firsts = (0..count.max(1)).step_by(most);
+    firsts
+        .map(|first| (first, most.min(count - first)))
+        .collect()
+}
+
+/// Puts some of `count` rows where they belong.
+fn put(all: &mut Option<Tensor>, (count, first): (usize, usize), part: &Tensor) -> Result<()> {
+    if part.dim(0)? == count {
+        *all = Some(part.clone());
+        return Ok(());
+    }
+    let all = match all {
+        Some(all) => all,
+        None => all.insert(Tensor::zeros(
+            (count, part.dim(1)?),
+            part.dtype(),
+            part.device(),
+        )?),
+    };
+    all.slice_set(&part.contiguous()?, 0, first)
+}
+
+fn joined(all: Option<Tensor>) -> Result<Tensor> {
+    all.map_or_else(|| bail!("lora: an input without rows"), Ok)
+}
+
+/// Adds a · b to a sum.
+fn add(sum: &mut Option<Tensor>, a: &Tensor, b: &Tensor) -> Result<()> {
+    match sum {
+        Some(sum) => multiply(sum, true, a, b),
+        None => {
+            *sum = Some(a.matmul(b)?);
+            Ok(())
+        }
+    }
 }
 
 /// factor · (y + beside − bias) + bias, in the type of y: one operation, which keeps the sum.

@@ -8,6 +8,9 @@ use crate::bias::{add_to_rows, sum_of_rows};
 use crate::graph::record_lean;
 use crate::kernel::{dense, in_range, multiply, product, runs_on, sum_type};
 
+/// Bytes of a weight that are dequantized at a time on CUDA, and of sums of gradients that are wider than these.
+const SLICE: usize = 64 << 20;
+
 /// A weight (out, in) that is not trained, and of which some rows are dequantized at a time. A clone shares its memory.
 ///
 /// ```
@@ -245,24 +248,41 @@ impl FrozenWeight {
             true => dys.dtype(),
             false => wide,
         };
-        let parts = self.parts(dtype)?;
-        let of_sum = if parts.len() == 1 { dys.dtype() } else { wide };
-        let (dys, mut sum) = (dys.to_dtype(dtype)?, None);
-        for (first, len) in parts {
-            let (part, weight) = (dys.narrow(1, first, len)?, self.rows((first, len), dtype)?);
-            match &sum {
-                None => sum = Some(product(1., &part, &weight, of_sum)?),
-                Some(sum) => multiply(sum, true, &part, &weight)?,
-            }
+        let (parts, tokens) = (self.parts(dtype)?, dys.dim(0)?);
+        if parts.is_empty() {
+            bail!("qmatmul: a weight without rows")
         }
-        sum.map_or_else(|| bail!("qmatmul: a weight without rows"), Ok)
+        let of_sum = if parts.len() == 1 { dys.dtype() } else { wide };
+        let sum_of = |dys: &Tensor| {
+            let (dys, mut sum) = (dys.to_dtype(dtype)?, None);
+            for &(first, len) in &parts {
+                let (part, weight) = (dys.narrow(1, first, len)?, self.rows((first, len), dtype)?);
+                match &sum {
+                    None => sum = Some(product(1., &part, &weight, of_sum)?),
+                    Some(sum) => multiply(sum, true, &part, &weight)?,
+                }
+            }
+            sum.map_or_else(|| bail!("qmatmul: a weight without rows"), Ok)
+        };
+        // Sums that are wider than their result, of some tokens at a time: a weight is dequantized again for each of these.
+        let width = self.dims()?.1;
+        let most = (SLICE / (width * of_sum.size_in_bytes()).max(1)).max(1);
+        if of_sum == dys.dtype() || !has_products || tokens <= most {
+            return sum_of(dys);
+        }
+        let all = Tensor::zeros((tokens, width), dys.dtype(), dys.device())?;
+        for first in (0..tokens).step_by(most) {
+            let sum = sum_of(&dys.narrow(0, first, most.min(tokens - first))?)?;
+            all.slice_set(&sum.to_dtype(dys.dtype())?, 0, first)?;
+        }
+        Ok(all)
     }
 
     /// The first row and the number of rows of each part that is dequantized at once.
     pub(crate) fn parts(&self, dtype: DType) -> Result<Vec<(usize, usize)>> {
         let ((rows, width), device) = (self.dims()?, self.device());
         // On the CPU few enough for its caches, on CUDA most weights of a model at once, since each part takes launches.
-        let bytes = if device.is_cuda() { 64 << 20 } else { 4 << 20 };
+        let bytes = if device.is_cuda() { SLICE } else { 4 << 20 };
         let len = match self.has_rows() {
             true => (bytes / (width * dtype.size_in_bytes()).max(1)).max(1),
             false => rows.max(1),

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Predicts what fine-tuning a large model with a base in few bits takes on a card of 24 GiB, by dry runs of `finetune`.
+
+    python3 scripts/eight-billion.py HEADROOM FINETUNE [--table]
+
+HEADROOM is built with `--features dry-run`, FINETUNE with `--features cuda`. The model is a GGUF file with a header and a hole: linear layers and
+embedding in Q4_K, the head in Q6_K, as llama.cpp's Q4_K_S has them. LoRA of rank 16 on all linear layers, one sample, f32 moments of AdamW.
+With --table the script prints more models, cards and contexts. It needs Linux, and a minute for each line."""
+
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+GIB = 2**30
+# Types of ggml: their numbers, and the bytes of a block of so many elements.
+TYPES = {"F32": (0, 4, 1), "Q4_K": (12, 144, 256), "Q6_K": (14, 210, 256)}
+
+
+def llama(width, hidden, layers, heads, keys, vocabulary, theta):
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+            "hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": keys, "vocab_size": vocabulary, "rope_theta": theta, "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"}
+
+
+# As the models' config.json have them.
+MODELS = {
+    "Llama-3.1-8B": llama(4096, 14336, 32, 32, 8, 128256, 500000.0),
+    "Llama-2-7B": llama(4096, 11008, 32, 32, 32, 32000, 10000.0),
+    "Llama-2-13B": llama(5120, 13824, 40, 40, 40, 32000, 10000.0),
+}
+
+
+def tensors(config):
+    """Names, (rows, columns) and types."""
+    width, hidden = config["hidden_size"], config["intermediate_size"]
+    keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    yield "token_embd.weight", (config["vocab_size"], width), "Q4_K"
+    yield "output_norm.weight", (width,), "F32"
+    yield "output.weight", (config["vocab_size"], width), "Q6_K"
+    for layer in range(config["num_hidden_layers"]):
+        for norm in ("attn_norm", "ffn_norm"):
+            yield f"blk.{layer}.{norm}.weight", (width,), "F32"
+        for name, shape in (("attn_q", (width, width)), ("attn_k", (keys, width)), ("attn_v", (keys, width)), ("attn_output", (width, width)),
+                            ("ffn_gate", (hidden, width)), ("ffn_up", (hidden, width)), ("ffn_down", (width, hidden))):
+            yield f"blk.{layer}.{name}.weight", shape, "Q4_K"
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def write_gguf(path, config):
+    infos, end = b"", 0
+    described = list(tensors(config))
+    for name, shape, kind in described:
+        number, size, block = TYPES[kind]
+        infos += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", dim) for dim in reversed(shape))
+        infos += struct.pack("<IQ", number, end)
+        elements = 1
+        for dim in shape:
+            elements *= dim
+        end += -(-(elements // block * size) // 32) * 32
+    metadata = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    metadata += text("llama.rope.freq_base") + struct.pack("<If", 6, config["rope_theta"])
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(described), 2) + metadata + infos
+    header += b"\0" * (-len(header) % 32)
+    with open(path, "wb") as file:
+        file.write(header)
+        file.truncate(len(header) + end)
+
+
+class Runs:
+    def __init__(self, headroom, finetune, work):
+        self.headroom, self.finetune, self.work = headroom, finetune, work
+        # A tokenizer, and a text that is long enough.
+        small = [headroom, "dry-run", "--gpu", "24GiB", "--", finetune, "--device", "cuda:0", "--budget", "1GiB", "--full", "--steps", "1",
+                 "--output", str(work / "small")]
+        subprocess.run(small, check=True, stdout=subprocess.DEVNULL)
+        self.tokenizer = (work / "small/untrained/tokenizer.json").read_text()
+        sources = sorted(pathlib.Path("docs").rglob("*.md"))
+        (work / "text.txt").write_text("\n".join(file.read_text() for file in sources) * 4)
+
+    def model(self, name):
+        folder = self.work / name
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(MODELS[name]))
+            (folder / "tokenizer.json").write_text(self.tokenizer)
+            write_gguf(folder / "model.gguf", MODELS[name])
+        return folder
+
+    def run(self, name, tokens, card, offload=None):
+        """The peak of tensors, what is outside them at most, the host's pinned memory, in GiB; None if it does not fit."""
+        folder = self.model(name)
+        program = [self.finetune, "--device", "cuda:0", "--model", str(folder), "--weights", str(folder / "model.gguf"), "--context", str(tokens),
+                   "--batch", "1", "--steps", "2", "--sample", "1", "--recompute", "always", "--lora-rank", "16", "--output", str(self.work / "out")]
+        program += ["--offload", offload] if offload else []
+        program += [str(self.work / "text.txt")]
+        ended = subprocess.run([self.headroom, "dry-run", "--json", "--gpu", card, "--", *program], capture_output=True, text=True)
+        if ended.returncode not in (0, 1, 2):
+            sys.exit(f"{name}, {tokens} tokens: status {ended.returncode}\n{ended.stderr[-3000:]}{ended.stdout[-2000:]}")
+        answer = json.loads(ended.stdout)
+        return answer, ended
+
+
+def main():
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as work:
+        runs = Runs(*arguments, pathlib.Path(work))
+        answer, ended = runs.run("Llama-3.1-8B", 4096, "RTX 4090")
+        json.dump(answer, open("/tmp/b/answer.json", "w"))
+
+
+main()
