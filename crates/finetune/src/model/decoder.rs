@@ -178,6 +178,7 @@ impl Decoder {
             None => Positions {
                 rotations: self.rotations.of(earlier, time)?,
                 texts: Vec::new(),
+                time,
             },
         };
         let embedding = Embedding::new(self.embedding.clone(), self.config.hidden_size);
