@@ -6,6 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
+#     scripts/figures.sh eight-billion      what fine-tuning at the edge of one card keeps there; on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -69,6 +70,9 @@ case $name in
         cargo test --release --features cuda,layers --locked --test cuda -- --nocapture large:: exhaustion::at_every_call | grep '^figure: ' || failed=1
         rm -f "$output"
         [ "$failed" = 0 ] || exit 1 ;;
+    eight-billion)
+        . scripts/cuda-env.sh
+        HEADROOM_POINTS=${HEADROOM_POINTS:-7:3} cargo test --features cuda,layers --locked --test cuda -- --nocapture offload:: | grep '^figure: ' ;;
     dry-run)
         . scripts/cuda-env.sh
         output=$(mktemp)

@@ -1,7 +1,8 @@
-//! `nn::Offload`: the values of regions whose inputs stay, in an order of copies without hazards, whatever fails.
+//! `nn::Offload`: the values of regions whose inputs stay, in an order of copies without hazards, whatever fails. And regions in tiles.
 
 mod failures;
 mod moves;
+mod tiles;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::{Embedding, Linear, Module, Offload, RmsNorm, recompute};

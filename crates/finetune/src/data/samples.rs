@@ -301,3 +301,29 @@ pub fn collate(samples: &[impl Borrow<Sample>]) -> Result<Batch, BoxedError> {
     let starts = starts.transpose()?.map(|starts| starts.values);
     Ok((inputs.values, targets.values, starts))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{IGNORED, Sample, collate};
+
+    #[test]
+    fn texts_of_a_sample_are_told_apart() {
+        // The last text has its first token here alone, which is not learned.
+        let joined = Sample::of_texts(&[5, 6, 7, 8, 9, 10], vec![2, 5]).unwrap();
+        assert_eq!(joined.learned, [1..2, 3..5]);
+        let pair = Sample::after(2, vec![1, 2, 3]);
+        let (tokens, targets, starts) = collate(&[&joined, &pair]).unwrap();
+        let tokens = tokens.to_vec2::<u32>().unwrap();
+        assert_eq!(tokens, [[5, 6, 7, 8, 9], [1, 2, 0, 0, 0]]);
+        let none = IGNORED;
+        let targets = targets.to_vec2::<i64>().unwrap();
+        assert_eq!(
+            targets,
+            [[6, none, 8, 9, none], [none, 3, none, none, none]]
+        );
+        let starts = starts.unwrap().to_vec2::<u8>().unwrap();
+        assert_eq!(starts, [[0, 0, 1, 0, 0], [0; 5]]);
+        assert!(collate(&[pair]).unwrap().2.is_none());
+        assert!(Sample::of_texts(&[5], Vec::new()).is_none());
+    }
+}

@@ -185,6 +185,7 @@ impl Decoder {
             None => Positions {
                 rotations: self.rotations.of(earlier, time)?,
                 texts: Vec::new(),
+                time,
             },
         };
         let mut x = self.embedding.embed(tokens, self.norm.weight().dtype())?;

@@ -97,7 +97,7 @@ impl Block {
         let normed = before_attention.forward(x)?;
         let mixed = self.attend(&normed, positions, cache)?;
         let (x, normed) = before_mlp.forward_residual(&mixed, x)?;
-        ops::add(&x, &self.mlp(&normed)?)
+        ops::add(&x, &self.mlp(&normed, positions.time)?)
     }
 
     /// Causal attention, in which query heads may share key heads.
@@ -133,17 +133,16 @@ impl Block {
         output.forward(&mixed.reshape((samples, time, ()))?)
     }
 
-    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202), over a long context for some tokens at a time.
-    fn mlp(&self, x: &Tensor) -> Result<Tensor> {
+    /// down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202), for samples of many tokens some at a time.
+    fn mlp(&self, x: &Tensor, time: usize) -> Result<Tensor> {
         let _span = trace_span!("mlp").entered();
         let layers = Arc::clone(&self.mlp);
         let forward = move |x: &Tensor| {
             let [gate, up, down] = &*layers;
             down.forward(&ops::silu_mul(&gate.forward(x)?, &up.forward(x)?)?)
         };
-        let (samples, time, _) = x.dims3()?;
         let of_token = self.inner * x.dtype().size_in_bytes();
-        match tile(samples, time, of_token) {
+        match tile(time, of_token) {
             Some(tokens) => recompute_tiled(x, tokens, forward),
             None => forward(x),
         }
@@ -162,15 +161,15 @@ impl Block {
     }
 }
 
-/// The bytes of one activation of a sample above which its perceptron is cut.
+/// The bytes of one activation of a sample above which its perceptron is cut, since a trainer cuts batches, but no samples.
 const LONG: usize = 64 << 20;
 /// The bytes of a tile's activations, of which its backward pass has about six at once: what attention takes for scores on a GPU.
 const TILE: usize = 256 << 20;
 
-/// The tokens of a perceptron's tile, for one sample whose activations are so long, from their bytes for a token. A trainer cuts several samples,
-/// which costs less: a tile costs one more forward pass.
-fn tile(samples: usize, time: usize, of_token: usize) -> Option<usize> {
-    let is_long = samples == 1 && time.saturating_mul(of_token) > LONG;
+/// The tokens of a perceptron's tile, if a sample is so long, from its tokens and the bytes of an activation for each. A tile costs one more
+/// forward pass.
+fn tile(tokens: usize, of_token: usize) -> Option<usize> {
+    let is_long = tokens.saturating_mul(of_token) > LONG;
     is_long.then(|| (TILE / 6 / of_token.max(1)).max(1))
 }
 

@@ -99,6 +99,8 @@ pub struct Positions {
     pub rotations: [Tensor; 2],
     /// The lengths of texts that do not see each other, in one sample; none if each sample is one text.
     pub texts: Vec<usize>,
+    /// Tokens of a sample.
+    pub time: usize,
 }
 
 /// Cosines and sines of the angles of positions, (positions, width of a head / 2), made when they are first needed.
@@ -156,7 +158,11 @@ impl Rotations {
             cos.index_select(&positions, 0)?,
             sin.index_select(&positions, 0)?,
         ];
-        Ok(Positions { rotations, texts })
+        Ok(Positions {
+            rotations,
+            texts,
+            time,
+        })
     }
 }
 

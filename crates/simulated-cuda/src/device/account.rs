@@ -1,6 +1,6 @@
 //! Who held a device's memory, when it was highest and over time, for the report at the program's exit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -124,6 +124,8 @@ pub struct Account {
     pieces: BTreeMap<u64, Pieces>,
     /// By place.
     pub read_back: BTreeMap<usize, ReadBack>,
+    /// Pinned memory, by the address that a copy wrote to, whose contents would be other ones if the device computed.
+    uncertain: BTreeSet<u64>,
     pub line: Line,
     /// Of all allocations and refusals, in their order. Frees are left out: what a program drops at once, such as candle's gradients, has no order.
     pub digest: Digest,
@@ -254,11 +256,15 @@ impl Device {
         }
     }
 
-    /// Whether a block holds what it would hold if the device computed, as far as copies and memsets wrote it.
+    /// Whether a block, or pinned memory from where a copy wrote it, holds what it would hold if the device computed, as far as copies and
+    /// memsets wrote it.
     pub fn knows(&self, address: u64) -> bool {
         let live = self.memory.live_at(address);
+        let is_uncertain = |account: &Account| account.uncertain.contains(&address);
         self.computes
-            || live.is_none_or(|live| live.is_known && !live.is_unknown) && self.keeps(address)
+            || live.is_none_or(|live| live.is_known && !live.is_unknown)
+                && self.keeps(address)
+                && !self.account.as_ref().is_some_and(is_uncertain)
     }
 
     /// Notes the blocks among a kernel's arguments: it may write to them.
@@ -271,15 +277,23 @@ impl Device {
         }
     }
 
-    /// Notes a copy from a block to the host.
-    pub fn note_read_back(&mut self, address: u64, bytes: u64) {
-        if self.memory.live_at(address).is_none() || self.knows(address) {
+    /// Notes a copy from a block to the host. In pinned memory nobody may look at it: it may come back.
+    pub fn note_read_back(&mut self, address: u64, to: u64, bytes: u64) {
+        if self.memory.live_at(address).is_none() {
             return;
         }
-        if let Some(account) = &mut self.account {
-            let read = account.read_back.entry(marks::here().place).or_default();
-            read.copies += 1;
-            read.bytes += bytes;
+        let (is_known, is_pinned) = (self.knows(address), self.memory.is_pinned(to));
+        let Some(account) = &mut self.account else {
+            return;
+        };
+        match (is_known, is_pinned) {
+            (true, _) => drop(account.uncertain.remove(&to)),
+            (false, true) => drop(account.uncertain.insert(to)),
+            (false, false) => {
+                let read = account.read_back.entry(marks::here().place).or_default();
+                read.copies += 1;
+                read.bytes += bytes;
+            }
         }
     }
 }

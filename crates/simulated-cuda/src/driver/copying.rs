@@ -56,7 +56,7 @@ fn note_contents(devices: &mut [MutexGuard<'static, Device>], to: u64, from: u64
     let to_host = simulator::owner(to).is_none();
     for device in devices {
         if to_host {
-            device.note_read_back(from, bytes);
+            device.note_read_back(from, to, bytes);
         } else {
             device.note_written(to, bytes, known);
         }
@@ -100,7 +100,13 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
     if devices.iter().any(|device| !device.computes) {
         let is_written = |address| devices.iter().all(|device| device.is_written(address));
         if !is_written(from) {
-            if is_written(to) {
+            // Pages of pinned memory that nobody has touched take no memory.
+            let is_pinned = |address| {
+                devices
+                    .iter()
+                    .any(|device| device.memory.is_pinned(address))
+            };
+            if is_written(to) && !is_pinned(to) {
                 // SAFETY: by contract, or checked, as below.
                 unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
             }
