@@ -6,6 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
+#     scripts/figures.sh eight-billion      bases in few bits: what loading takes, and losses beside f32
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -86,6 +87,8 @@ case $name in
         cargo build --locked -p headroom --features dry-run
         python3 scripts/dry-run-models.py "$target/debug/headroom" "$target/release/finetune"
         rm -f "$output" ;;
+    eight-billion)
+        cargo test --quiet --locked -p headroom-finetune --test finetune-quantized -- --nocapture | grep '^figure: ' ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |
