@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod tests;
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::is_x86_feature_detected;
+
 use candle_core::DType;
 
 /// A byte that stands for a number relative to the largest of its block: the dynamic tree code of Dettmers et al. 2022 (arXiv
@@ -120,13 +123,18 @@ impl Code {
         codes: &mut [u8],
         chance: impl Fn(usize) -> f32,
     ) {
+        // Loops, because the closure of a `for_each` is not compiled into the function that enables AVX2 either.
         let all = codes.iter_mut().zip(numbers).enumerate();
         match self {
             Self::Signed => {
-                all.for_each(|(i, (code, x))| *code = encode::<true>(*x, factor, chance(i)));
+                for (i, (code, x)) in all {
+                    *code = encode::<true>(*x, factor, chance(i));
+                }
             }
             Self::Unsigned => {
-                all.for_each(|(i, (code, x))| *code = encode::<false>(*x, factor, chance(i)));
+                for (i, (code, x)) in all {
+                    *code = encode::<false>(*x, factor, chance(i));
+                }
             }
         }
     }
@@ -217,7 +225,18 @@ impl Code {
             fn wide(code: Code, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
                 code.write(from, bytes, chance);
             }
-            if std::arch::is_x86_feature_detected!("avx2") {
+            #[target_feature(enable = "avx512bw,avx512dq,avx512vl")]
+            fn widest(code: Code, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
+                code.write(from, bytes, chance);
+            }
+            if is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                // SAFETY: the machine has the three features that the function enables.
+                return unsafe { widest(self, from, bytes, chance) };
+            }
+            if is_x86_feature_detected!("avx2") {
                 // SAFETY: the machine has AVX2, the only feature that the function enables.
                 return unsafe { wide(self, from, bytes, chance) };
             }

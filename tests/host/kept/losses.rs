@@ -1,10 +1,10 @@
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_headroom::DeviceMemory;
-use candle_headroom::nn::quantized::QMatMul;
+use candle_headroom::nn::quantized::{FrozenLinear, FrozenWeight, Nf4, QMatMul};
 use candle_headroom::nn::{Activation, Embedding, Linear, PReLU, loss, ops};
 
-use super::{assert_kept, var};
+use super::{NOISE, assert_kept, var};
 use crate::support::alone;
 
 #[test]
@@ -86,6 +86,39 @@ fn products_keep_their_output() -> Result<()> {
     // candle may keep a rearranged copy of the weight after the first product.
     quantized.forward(&xs.detach())?;
     assert_kept("quantized", bytes, || quantized.forward(&xs));
+    let frozen = FrozenLinear::new(Nf4::quantize(&weight, &Device::Cpu)?, None)?;
+    assert_kept("frozen", bytes, || frozen.forward(&xs));
+    Ok(())
+}
+
+/// The codes, the scales as f32 before they are coded, and two slices of 4 MiB: of the input, and of the input in f32.
+#[test]
+fn quantizing_takes_little_beside_its_result() -> Result<()> {
+    let _alone = alone();
+    let memory = DeviceMemory::host()
+        .open()
+        .expect("an allocator that counts");
+    let weight = Tensor::ones((4096, 8192), DType::BF16, &Device::Cpu)?;
+    let scope = memory.peak_scope();
+    let quantized = FrozenWeight::from(Nf4::quantize(&weight, &Device::Cpu)?);
+    let rise = |bytes: Option<u64>| bytes.zip(scope.start()).map(|(now, start)| now - start);
+    let result = quantized.bytes() as u64;
+    assert!(rise(memory.in_use()).expect("bytes").abs_diff(result) < NOISE);
+    let scales = 4 * (4096 * 8192 / 64);
+    let most = result + scales + (8 << 20) + NOISE;
+    let peak = rise(scope.peak()).expect("a peak");
+    assert!(peak <= most, "{peak} bytes, expected at most {most}");
+    // One of 32 slices of 4 MiB at a time, and the output.
+    let layer = FrozenLinear::new(quantized, None)?;
+    let xs = Tensor::ones((64, 8192), DType::F32, &Device::Cpu)?;
+    let scope = memory.peak_scope();
+    let ys = layer.forward(&xs)?;
+    let peak = scope.peak().zip(scope.start());
+    let peak = peak.map(|(peak, start)| peak - start).expect("a peak");
+    let output = (ys.elem_count() * 4) as u64;
+    // The multiplication takes some memory too.
+    let most = output + (4 << 20) + (3 << 20);
+    assert!(peak <= most, "{peak} bytes, expected at most {most}");
     Ok(())
 }
 

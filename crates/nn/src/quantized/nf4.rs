@@ -148,15 +148,14 @@ impl Nf4 {
         };
         let mut ys = vec![0f32; len * width];
         by_rows(&mut ys, 1, |at, ys| {
-            let mut at = first * width + at;
+            let at = first * width + at;
             let mut scale = scale_of(at / Self::BLOCK);
-            for y in ys {
+            for (at, y) in (at..).zip(ys) {
                 if at.is_multiple_of(Self::BLOCK) {
                     scale = scale_of(at / Self::BLOCK);
                 }
                 let code = codes[at / 2] >> (if at.is_multiple_of(2) { 4 } else { 0 }) & 15;
                 *y = numbers[usize::from(code)] * scale;
-                at += 1;
             }
         })?;
         Tensor::from_vec(ys, (len, width), &Device::Cpu)

@@ -198,7 +198,7 @@ impl FrozenWeight {
         ys.to_dtype(xs.dtype())?.reshape(dims)
     }
 
-    /// dy · W of (samples, out), in the type of sums, some rows of the weight at a time.
+    /// dy · W of (samples, out), some rows of the weight at a time: in the type of sums, or of dy where that is rounded once.
     fn gradient(&self, dys: &Tensor) -> Result<Tensor> {
         let wide = sum_type(dys.dtype());
         // A weight of 16 bits is not rounded to others, and where candle multiplies, sums would be narrow.
@@ -208,11 +208,13 @@ impl FrozenWeight {
             true => dys.dtype(),
             false => wide,
         };
+        let parts = self.parts(dtype)?;
+        let of_sum = if parts.len() == 1 { dys.dtype() } else { wide };
         let (dys, mut sum) = (dys.to_dtype(dtype)?, None);
-        for (first, len) in self.parts(dtype)? {
+        for (first, len) in parts {
             let (part, weight) = (dys.narrow(1, first, len)?, self.rows((first, len), dtype)?);
             match &sum {
-                None => sum = Some(product(1., &part, &weight, wide)?),
+                None => sum = Some(product(1., &part, &weight, of_sum)?),
                 Some(sum) => multiply(sum, true, &part, &weight)?,
             }
         }
