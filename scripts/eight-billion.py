@@ -85,7 +85,10 @@ class Runs:
         subprocess.run(small, check=True, stdout=subprocess.DEVNULL)
         self.tokenizer = (work / "small/untrained/tokenizer.json").read_text()
         sources = sorted(pathlib.Path("docs").rglob("*.md"))
-        (work / "text.txt").write_text("\n".join(file.read_text() for file in sources) * 4)
+        # Texts in one sample do not see each other: this is one.
+        words = "\n".join(file.read_text() for file in sources)
+        (work / "text.txt").write_text(words * 4)
+        (work / "eval.txt").write_text(words[:200_000])
 
     def model(self, name):
         folder = self.work / name
@@ -97,17 +100,39 @@ class Runs:
         return folder
 
     def run(self, name, tokens, card, offload=None):
-        """The peak of tensors, what is outside them at most, the host's pinned memory, in GiB; None if it does not fit."""
+        """Whether it fits; the peak of tensors, and what is outside them at most, in GiB; and the lines that the program printed."""
         folder = self.model(name)
         program = [self.finetune, "--device", "cuda:0", "--model", str(folder), "--weights", str(folder / "model.gguf"), "--context", str(tokens),
-                   "--batch", "1", "--steps", "2", "--sample", "1", "--recompute", "always", "--lora-rank", "16", "--output", str(self.work / "out")]
+                   "--batch", "1", "--steps", "2", "--sample", "0", "--eval", str(self.work / "eval.txt"), "--recompute", "always",
+                   "--lora-rank", "16", "--output", str(self.work / "out")]
         program += ["--offload", offload] if offload else []
         program += [str(self.work / "text.txt")]
         ended = subprocess.run([self.headroom, "dry-run", "--json", "--gpu", card, "--", *program], capture_output=True, text=True)
-        if ended.returncode not in (0, 1, 2):
+        answer = json.loads(ended.stdout) if ended.returncode in (0, 1, 2) else {}
+        if "peak" not in answer:
             sys.exit(f"{name}, {tokens} tokens: status {ended.returncode}\n{ended.stderr[-3000:]}{ended.stdout[-2000:]}")
-        answer = json.loads(ended.stdout)
-        return answer, ended
+        peak = answer["peak"]
+        return ended.returncode == 0, peak["tensor_bytes"] / GIB, peak["outside_bytes"][1] / GIB, ended.stderr
+
+
+def moved(printed):
+    """What `--offload` says of the host's pinned memory."""
+    found = re.findall(r"^.*pinned.*$", printed, re.MULTILINE)
+    return found[-1].strip() if found else ""
+
+
+def figure(name, value, unit):
+    print(f"figure: qlora/{name} = {value} {unit}", flush=True)
+
+
+def most_tokens(runs, name, card, offload):
+    """The most tokens that fit, to 4,096."""
+    least, most = 0, 32
+    while least < most:
+        middle = (least + most + 1) // 2
+        fits, *_ = runs.run(name, 4096 * middle, card, offload)
+        least, most = (middle, most) if fits else (least, middle - 1)
+    return 4096 * least
 
 
 def main():
@@ -116,8 +141,21 @@ def main():
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as work:
         runs = Runs(*arguments, pathlib.Path(work))
-        answer, ended = runs.run("Llama-3.1-8B", 4096, "RTX 4090")
-        json.dump(answer, open("/tmp/b/answer.json", "w"))
+        model, card = "Llama-3.1-8B", "RTX 4090"
+        for tokens in (4096, 16384, 32768):
+            for offload in (None, "48GiB"):
+                fits, peak, outside, printed = runs.run(model, tokens, card, offload)
+                name = f"peak_gib_{tokens // 1024}k" + ("_offload" if offload else "")
+                figure(name, f"{peak:.2f}", f"GiB of tensors, at most {outside:.2f} outside them{'' if fits else ', which does not fit'}")
+                if offload:
+                    print(moved(printed), flush=True)
+        figure("most_tokens_24gb", most_tokens(runs, model, card, "60GiB"), "tokens")
+        if "--table" in sys.argv:
+            print("| model | card | most tokens of a sample | with 60 GiB of the host |\n|---|---|---|---|")
+            for model in MODELS:
+                for card in ("RTX 3060", "T4", "RTX 4090"):
+                    both = [most_tokens(runs, model, card, offload) for offload in (None, "60GiB")]
+                    print(f"| {model} | {card} | {both[0]:,} | {both[1]:,} |", flush=True)
 
 
 main()

@@ -6,7 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
-#     scripts/figures.sh eight-billion      what fine-tuning at the edge of one card keeps there; on the simulated driver; builds for CUDA
+#     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -71,25 +71,15 @@ case $name in
         rm -f "$output"
         [ "$failed" = 0 ] || exit 1 ;;
     eight-billion)
+        cargo test --quiet --locked -p headroom-finetune --test finetune-quantized -- --nocapture | grep '^figure: '
+        tests_of_nn=$(cargo test --quiet --locked -p candle-headroom-nn --test nn -- --nocapture frozen::)
+        grep '^figure: ' <<<"$tests_of_nn"
         . scripts/cuda-env.sh
-        HEADROOM_POINTS=${HEADROOM_POINTS:-7:3} cargo test --features cuda,layers --locked --test cuda -- --nocapture offload:: | grep '^figure: ' ;;
-    dry-run)
-        . scripts/cuda-env.sh
-        output=$(mktemp)
-        failed=0
-        bash scripts/compare-steps.sh >"$output" || failed=1
-        bash scripts/try-models.sh --cuda >>"$output" || failed=1
-        grep -E '^(DIFFERS|differs)' "$output" || true
-        awk -F ' = ' '/allocations_compared/ { all += $2 } /programs_differing/ { split($2, of, " "); differing += of[1]; programs += of[3] } END {
-            printf "figure: dry_run/allocations_compared = %d allocations\n", all
-            printf "figure: dry_run/programs_differing = %d of %d programs\n", differing, programs }' "$output"
-        [ "$failed" = 0 ] || exit 1
-        # Programs of others, which are not in this repository: as the page records them.
-        sed -n 's/^These \([0-9]*\) programs were built unchanged.*/figure: dry_run\/programs_unmodified = \1 programs/p' docs/reference/dry-runs.md
-        target=${CARGO_TARGET_DIR:-target}
+        HEADROOM_POINTS=${HEADROOM_POINTS:-7:3} cargo test --features cuda,layers --locked --test cuda -- --nocapture offload:: frozen:: | grep '^figure: '
         cargo build --locked -p headroom --features dry-run
-        python3 scripts/dry-run-models.py "$target/debug/headroom" "$target/release/finetune"
-        rm -f "$output" ;;
+        cargo build --release --locked -p headroom-finetune --features cuda
+        target=${CARGO_TARGET_DIR:-target}
+        python3 scripts/eight-billion.py "$target/debug/headroom" "$target/release/finetune" --table ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |

@@ -24,6 +24,7 @@ const MOST_STEPS: usize = u32::MAX as usize;
 ///
 /// Without `--model` and data it shows itself: it makes a small model of this project's own text, without a network, and fine-tunes that.
 #[derive(Debug, Clone, Parser)]
+#[command(args_override_self = true)]
 pub struct Arguments {
     #[command(flatten)]
     pub model: ModelOptions,
@@ -187,6 +188,13 @@ pub struct MachineOptions {
     /// Prints what training takes of memory: before the first step, and after it with what a micro-batch took.
     #[arg(long)]
     pub estimate: bool,
+    /// Says whether the training fits onto this card, such as "RTX 4090" or 24GiB, and with what batch, before any weights are downloaded: three
+    /// steps as a dry run. Needs a build with the feature `cuda`, and the program `headroom`.
+    #[arg(long, value_name = "CARD", conflicts_with_all = ["checkpoint", "report", "trace", "incidents", "monitor", "ranks", "json"])]
+    pub plan: Option<String>,
+    /// Trains on zeros in the place of weights, and saves nothing: what `--plan` starts, which then is the plan's own.
+    #[arg(long, hide = true)]
+    pub planned: bool,
     /// Trains one model together with the other processes that a launcher has started: `mpirun -n 2 finetune --ranks …`.
     #[arg(long)]
     pub ranks: bool,
@@ -221,8 +229,14 @@ impl Arguments {
         match (&self.model.model, data.files.is_empty()) {
             (None, false) => bail!("no model: name a folder or a model of the hub by `--model`"),
             (Some(_), true) => bail!("no data: name files to learn from, such as `data.jsonl`"),
-            (None, true) if self.save.checkpoint.is_some() || self.machine.ranks => {
-                bail!("--checkpoint and --ranks need a model and data of yours: give `--model` too")
+            (None, true)
+                if self.save.checkpoint.is_some()
+                    || self.machine.ranks
+                    || self.machine.plan.is_some() =>
+            {
+                bail!(
+                    "--checkpoint, --ranks and --plan need a model and data of yours: give `--model` too"
+                )
             }
             _ => {}
         }

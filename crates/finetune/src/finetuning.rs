@@ -30,7 +30,9 @@ pub fn finetune(
 ) -> Result<Trained> {
     ranks::own_options(group, &mut arguments.machine.device, &mut arguments.watch);
     let arguments = &arguments;
-    let folder = source::find(&arguments.model, group)?;
+    // Those of another file are not fetched.
+    let has_weights = !arguments.machine.planned && arguments.model.weights.is_none();
+    let folder = source::find(&arguments.model, has_weights, group)?;
     let config = Config::read(&folder)?;
     let vocabulary = Vocabulary::open(&folder, &config)?;
     let most = config.max_position_embeddings;

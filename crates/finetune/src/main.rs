@@ -10,6 +10,7 @@ mod data;
 mod demonstration;
 mod finetuning;
 mod network;
+mod plan;
 mod source;
 #[path = "../../../examples/support/mod.rs"]
 mod support;
@@ -48,8 +49,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the status to exit with: 0, or that of the signal that stopped the run.
+/// Returns the status to exit with: 0, that of the signal that stopped the run, or a plan's answer.
 fn run(arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
+    let card = arguments.machine.plan.as_ref();
+    if let Some(card) = card.filter(|_| !arguments.machine.planned) {
+        return plan::run(&arguments, card, group);
+    }
     let output = Output::new(arguments.print, group.rank());
     let trained = match arguments.model.model {
         None => demonstration::run(&arguments, group, output, began)?,

@@ -52,6 +52,9 @@ impl Network {
             Some(lora) => {
                 let named = &arguments.model;
                 let base = match (&named.weights, named.quantize) {
+                    (None, kind) if arguments.machine.planned => {
+                        Base::planned(&config, kind, dtype, device)?
+                    }
                     (Some(file), _) => Base::gguf(file, &config, dtype, device)?,
                     (None, Some(kind)) => Base::quantized(folder, &config, kind, dtype, device)?,
                     (None, None) => Base::open(folder, dtype, device)?,
@@ -71,6 +74,7 @@ impl Network {
                 let mut rng = StdRng::seed_from_u64(arguments.training.seed);
                 initialize(&network.trained, network.config.initializer_range, &mut rng)?;
             }
+            None if arguments.machine.planned => {}
             adapter => network.read(adapter.as_deref().unwrap_or(folder))?,
         }
         Ok(network)

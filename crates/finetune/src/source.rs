@@ -11,8 +11,8 @@ use crate::arguments::ModelOptions;
 use crate::vocabulary;
 use headroom_finetune::model::{INDEX, WEIGHTS, shards};
 
-/// Finds the folder of the model. Of several ranks the first one downloads.
-pub fn find(options: &ModelOptions, group: &Group) -> Result<PathBuf> {
+/// Finds the folder of the model, on the hub with its weights or without. Of several ranks the first one downloads.
+pub fn find(options: &ModelOptions, has_weights: bool, group: &Group) -> Result<PathBuf> {
     let name = options.model.as_deref().unwrap_or_default();
     let path = Path::new(name);
     if path.is_dir() {
@@ -27,10 +27,10 @@ pub fn find(options: &ModelOptions, group: &Group) -> Result<PathBuf> {
         "there is no folder {name}, and it is no id of the hub such as HuggingFaceTB/SmolLM2-135M"
     );
     if group.rank() == 0 {
-        fetch(name, options)?;
+        fetch(name, options, has_weights)?;
     }
     group.barrier()?;
-    fetch(name, options)
+    fetch(name, options, has_weights)
 }
 
 /// Whether it may be the id of a model: `name`, or `owner/name`.
@@ -43,7 +43,7 @@ fn is_id(name: &str) -> bool {
 }
 
 /// Returns the folder of a model in the hub's cache, and fills it first where files are missing.
-fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
+fn fetch(id: &str, options: &ModelOptions, has_weights: bool) -> Result<PathBuf> {
     let revision = &options.revision;
     let repo = Repo::with_revision(id.to_owned(), RepoType::Model, revision.clone());
     let cached = Cache::from_env().repo(repo.clone());
@@ -53,8 +53,6 @@ fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
         let found = cached.get(file);
         Ok(found.or_else(|| Some(of_commit()).filter(|path| path.is_file())))
     };
-    // Those of a file are not fetched.
-    let has_weights = options.weights.is_none();
     if let Some(folder) = complete(find, has_weights)? {
         return Ok(folder);
     }

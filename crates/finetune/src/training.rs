@@ -105,7 +105,7 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
             }
         }
         // Before all that can fail too.
-        if group.rank() == 0 {
+        if group.rank() == 0 && !arguments.machine.planned {
             run.network.save(&arguments.model)?;
         }
         if left > 0 {

@@ -282,29 +282,18 @@ impl Model<'_> {
         if lora.is_none_or(|lora| lora.has("down_proj")) {
             kept += inner;
         }
-        let of_adapters = lora.into_iter().flat_map(|lora| {
-            lora.layers(config).map(|(inputs, outputs)| {
-                // The first product and the scaled one, in f32.
-                let kept = 4. * 2. * lora.rank as f64;
-                match self.is_half() {
-                    // The input, and the output before and after it is rounded.
-                    true => kept + 4. * (inputs + outputs) as f64 + self.size() * outputs as f64,
-                    false => kept,
-                }
-            })
+        // The first product, in f32. Adapters keep their input as it is.
+        let of_adapters = lora.map_or(0., |lora| {
+            4. * lora.rank as f64 * lora.layers(config).count() as f64
         });
         // Two f32 for each query and head.
-        kept * self.size() + 8. * config.heads as f64 + of_adapters.sum::<f64>()
+        kept * self.size() + 8. * config.heads as f64 + of_adapters
     }
 
-    /// Gradients within a block, while it is differentiated: those of the perceptron. Those of adapters are f32, and on the CPU candle
-    /// multiplies half types in f32.
+    /// Gradients within a block, while it is differentiated: those of the perceptron. On the CPU candle multiplies half types in f32.
     fn within_block(&self, tokens: f64) -> f64 {
         let (width, inner) = (self.width(), self.config.inner as f64);
         let mut within = self.size() * (3. * inner + 2. * width);
-        if self.is_half() && self.training.lora.is_some() {
-            within += 2. * inner * 4.;
-        }
         if self.is_half() && !self.is_gpu {
             within += 4. * (inner + width);
         }

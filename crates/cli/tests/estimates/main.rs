@@ -6,10 +6,11 @@ use std::process::Command;
 use alone::alone;
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::batch::{Fixed, Recompute};
+use candle_headroom::nn::lora::Lora;
 use candle_headroom::nn::loss;
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Loss, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap};
-use headroom_finetune::model::{Config, Decoder, Family, Lora};
+use headroom_finetune::model::{Config, Decoder, Family};
 use serde_json::Value;
 
 #[path = "../../../../tests/support/alone.rs"]
@@ -83,8 +84,7 @@ impl Case {
             let frozen =
                 VarBuilder::from_tensors(frozen.collect::<HashMap<_, _>>(), dtype, &device);
             trained = VarMap::new();
-            let adapters = VarBuilder::from_varmap(&trained, DType::F32, &device);
-            decoder = Decoder::new(&self.config, frozen, Some((lora, adapters)))?;
+            decoder = Decoder::new(&self.config, frozen, Some((lora, &trained)))?;
         }
         decoder.marks_blocks = true;
         Ok((decoder, trained))
@@ -202,7 +202,7 @@ fn lora(rank: usize, targets: &[&str]) -> Lora {
         rank,
         alpha: 16.,
         targets: targets.iter().map(ToString::to_string).collect(),
-        dropout: 0.,
+        ..Lora::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, ensure};
-use candle_core::{DType, Device, Error, Result, bail};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use candle_headroom::nn::quantized::{
     FrozenLinear, FrozenWeight, GgmlDType, Nf4, QStorage, QTensor,
 };
@@ -51,9 +51,28 @@ const KINDS: [(&str, Quantization); 6] = [
 ];
 
 impl Quantization {
+    /// As on the command line.
     pub fn name(self) -> &'static str {
         let found = KINDS.iter().find(|(_, kind)| *kind == self);
         found.map_or("another type", |(name, _)| name)
+    }
+}
+
+impl Quantization {
+    /// Refuses layers whose rows are no whole blocks.
+    fn check(self, config: &Config) -> anyhow::Result<()> {
+        let Self::Ggml(kind) = self else {
+            return Ok(());
+        };
+        let block = kind.block_size();
+        for layer in config.linear_layers() {
+            let (name, inputs) = (layer.name, layer.inputs);
+            ensure!(
+                inputs.is_multiple_of(block),
+                "{name} has {inputs} inputs, and {kind:?} has blocks of {block}: take a type with smaller blocks, such as q8_0, or nf4"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -93,16 +112,7 @@ impl Base<'static> {
         dtype: DType,
         device: &Device,
     ) -> anyhow::Result<Self> {
-        if let Quantization::Ggml(kind) = kind {
-            let block = kind.block_size();
-            for layer in config.linear_layers() {
-                let (name, inputs) = (layer.name, layer.inputs);
-                ensure!(
-                    inputs.is_multiple_of(block),
-                    "{name} has {inputs} inputs, and {kind:?} has blocks of {block}: take a type with smaller blocks, such as q8_0, or nf4"
-                );
-            }
-        }
+        kind.check(config)?;
         let weights = Weights::open(&files_of(folder)?)?;
         let (own, to) = (weights.clone(), device.clone());
         let quantize = move |path: &str| {
@@ -121,6 +131,42 @@ impl Base<'static> {
         Ok(Self {
             vb: VarBuilder::from_backend(Box::new(weights), dtype, device.clone()),
             quantized: Some(Box::new(quantize)),
+            has_tables: false,
+        })
+    }
+
+    /// Zeros in the place of a model's parameters, with as much memory.
+    pub fn planned(
+        config: &Config,
+        kind: Option<Quantization>,
+        dtype: DType,
+        device: &Device,
+    ) -> anyhow::Result<Self> {
+        let vb = VarBuilder::zeros(dtype, device);
+        let Some(kind) = kind else {
+            return Ok(vb.into());
+        };
+        kind.check(config)?;
+        let (layers, to) = (config.linear_layers(), device.clone());
+        let zeros = move |path: &str| -> anyhow::Result<FrozenWeight> {
+            let layer = layers.iter().find(|layer| path.ends_with(layer.name));
+            let layer = layer.with_context(|| format!("no layer is {path}"))?;
+            let shape = (layer.outputs, layer.inputs);
+            Ok(match kind {
+                Quantization::Ggml(kind) => {
+                    let bytes = shape.0 * shape.1 / kind.block_size() * kind.type_size();
+                    let storage = QStorage::from_data(vec![0; bytes].into(), &to, kind)?;
+                    QTensor::new(storage, shape)?.into()
+                }
+                Quantization::Nf4 => {
+                    let weight = Tensor::zeros(shape, DType::BF16, &Device::Cpu)?;
+                    Nf4::quantize(&weight, &to)?.into()
+                }
+            })
+        };
+        Ok(Self {
+            vb,
+            quantized: Some(Box::new(zeros)),
             has_tables: false,
         })
     }

@@ -56,33 +56,23 @@ impl Gguf {
         let content = Content::read(&mut reader).context(
             "the types of tensors that are known are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K",
         )?;
-        let text = |key: &str| match content.metadata.get(key) {
-            Some(Value::String(text)) => Ok(text.as_str()),
-            _ => bail!("`{key}` is missing"),
+        let architecture = match content.metadata.get("general.architecture") {
+            Some(Value::String(text)) => text.as_str(),
+            _ => bail!("`general.architecture` is missing"),
         };
-        let architecture = text("general.architecture")?;
-        let families: &[Family] = match architecture {
-            LLAMA => &[Family::Llama, Family::Mistral],
-            "qwen2" => &[Family::Qwen2],
-            "qwen3" => &[Family::Qwen3],
-            other => {
-                bail!("`general.architecture` is `{other}`, supported are llama, qwen2, qwen3")
-            }
+        let expected = match config.model_type {
+            Family::Llama | Family::Mistral => LLAMA,
+            Family::Qwen2 => "qwen2",
+            Family::Qwen3 => "qwen3",
         };
         ensure!(
-            families.contains(&config.model_type),
-            "`general.architecture` is `{architecture}`, the model's config.json is of another one, {:?}",
-            config.model_type
+            architecture == expected,
+            "`general.architecture` is `{architecture}`, the model's config.json needs `{expected}`"
         );
         let number = |key: &str| match content.metadata.get(key)? {
             Value::F32(number) => Some(f64::from(*number)),
-            value => value.to_u64().ok().map(|number| number as f64),
+            _ => None,
         };
-        let parts = number("split.count").unwrap_or(1.);
-        ensure!(
-            parts <= 1.,
-            "it is one of {parts} files: join them with llama.cpp's `gguf-split --merge`"
-        );
         let theta = number(&format!("{architecture}.rope.freq_base"));
         let (theta, expected) = (theta.unwrap_or(config.rope_theta), config.rope_theta);
         ensure!(

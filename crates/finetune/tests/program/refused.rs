@@ -64,6 +64,8 @@ fn options_that_cannot_be() {
     with(&["--weights", "/no/file.gguf"], "/no/file.gguf");
     #[cfg(not(feature = "cuda"))]
     with(&["--device", "cuda:0"], "feature `cuda`");
+    #[cfg(not(feature = "cuda"))]
+    with(&["--plan", "RTX 4090"], "build it with `--features cuda`");
     refused(
         &[&data],
         &[],
