@@ -37,7 +37,13 @@ def edit(name, pattern, replacement, least):
 
 
 backward = "candle-core/src/backprop.rs"
-edges = edit(backward, r"let (\w+) = grads\.or_insert\((\w+)\)\?;\s*\*\1 = \1\.add\(&(.+)\)\?;?\n", r"grads.accumulate(\2, &\3)?;\n", 40)
+def accumulated(found):
+    total, tensor, gradient = found.groups()
+    # The sum has the shape of the tensor.
+    return f"grads.accumulate({tensor}, &{gradient.replace(total + '.', tensor + '.')})?;\n"
+
+
+edges = edit(backward, r"let (\w+) = grads\.or_insert\((\w+)\)\?;\s*\*\1 = \1\.add\(&(.+)\)\?;?\n", accumulated, 40)
 edit(backward, r"impl GradStore \{", """impl GradStore {
     /// Adds a gradient to that of a tensor; the first one is stored.
     fn accumulate(&mut self, tensor: &Tensor, grad: &Tensor) -> Result<()> {

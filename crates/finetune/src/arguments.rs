@@ -181,8 +181,8 @@ pub struct MachineOptions {
     /// Whether the model's blocks are recomputed in the backward pass.
     #[arg(long, value_enum, default_value_t)]
     pub recompute: Recomputing,
-    /// Most memory of the host that is pinned for the inputs of recomputed blocks, such as 16GiB: they leave the GPU and come back. It needs
-    /// blocks that are recomputed: `--recompute always`.
+    /// Most memory of the host that is pinned for the inputs of recomputed blocks, such as 16GiB: they leave a GPU and come back. It needs
+    /// blocks that are recomputed: `--recompute always`. On the CPU nothing moves.
     #[arg(long, value_name = "BYTES")]
     pub offload: Option<ByteSize>,
     /// Prints what training takes of memory: before the first step, and after it with what a micro-batch took.

@@ -121,6 +121,14 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
     let files = watching.finish(&arguments.watch, &title, group);
     let stopped = trained?;
     files?.into_iter().try_for_each(|line| output.say(line))?;
+    if let Some(stats) = offload.as_ref().map(Offload::stats)
+        && stats.over_limit + stats.refused > 0
+    {
+        progress.say(format!(
+            "--offload: {} inputs of blocks left the device, {} stayed over the limit, {} because the host pins no more memory",
+            stats.moved, stats.over_limit, stats.refused
+        ))?;
+    }
     if let Some(stopped) = stopped {
         progress.stop(&stopped, &saving.next(&stopped))?;
         return Ok(Trained::Break(stopped));

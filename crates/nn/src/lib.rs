@@ -28,8 +28,9 @@
 //! - In the place of methods of candle's tensors whose gradients are missing or wrong ([`WithGradients`]): [`ops`]`::{max_pool2d,
 //!   avg_pool2d, upsample_nearest2d, upsample_bilinear2d, scatter_add, unfold, …}`.
 //! - New: [`attention()`], exact and without a matrix of scores; [`loss::linear_cross_entropy`], without logits; [`audit()`], which
-//!   says what receives a gradient, and whether it is right; [`recompute()`], which keeps no activations; [`seeded`] randomness;
-//!   [`lora`], adapters beside the linear layers of any model.
+//!   says what receives a gradient, and whether it is right; [`recompute()`], which keeps no activations, with
+//!   [`recompute_tiled`] for long contexts and [`Offload`] of inputs to the host; [`seeded`] randomness; [`lora`], adapters beside the
+//!   linear layers of any model.
 //! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Sequential`, `AdamW`, …
 //!
 //! Candle's [`Linear`], [`LayerNorm`], [`RmsNorm`], [`Embedding`], [`Activation`], [`PReLU`], [`QMatMul`](quantized::QMatMul) and

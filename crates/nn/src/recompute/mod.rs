@@ -67,6 +67,8 @@ pub use tiles::recompute_tiled;
 /// - Tensors that `f` captures and that depend on Vars get their gradients too, but what leads to them is differentiated
 ///   for each region again: better pass them as inputs.
 ///
+/// [`Offload`] moves the inputs of regions to the host until they are needed, and [`recompute_tiled`] runs a region for some tokens at a time.
+///
 /// [`linear_cross_entropy`](crate::loss::linear_cross_entropy) belongs outside: it computes its gradients in the forward pass, so
 /// those of the first run would be dropped.
 ///

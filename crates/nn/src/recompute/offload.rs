@@ -110,7 +110,7 @@ impl Offload {
     ///
     /// let offload = Offload::new(1 << 30);
     /// let w = Var::new(&[2f32, 3.], &Device::Cpu)?;
-    /// let loss = |x: &Tensor| offload.within(|| recompute((x, &w), |(x, w)| (x * w)?.sum_all()));
+    /// let loss = |x: &Tensor| offload.within(|| recompute((x, w.as_tensor()), |(x, w)| (x * w)?.sum_all()));
     /// let x = Tensor::new(&[1f32, 1.], &Device::Cpu)?;
     /// assert_eq!(loss(&x)?.to_scalar::<f32>()?, 5.);
     /// # Ok::<(), candle_core::Error>(())
