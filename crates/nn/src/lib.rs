@@ -92,6 +92,7 @@ pub mod quantized;
 mod recompute;
 pub mod rnn;
 pub mod rotary_emb;
+mod rows;
 pub mod scope;
 mod seed;
 /// [`candle_nn::varlen_attention`] with a backward pass.

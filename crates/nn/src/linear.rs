@@ -4,13 +4,14 @@
 //! Within [`Lora::attach`](crate::lora::Lora::attach) a layer may have an adapter beside it. Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
 //! sums over all tokens, those of weight and bias, are summed in f32.
 
-use candle_core::{D, Module, Result, Shape, Tensor};
+use candle_core::{Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 
 use super::bias::{add_to_rows, sum_of_rows};
 use super::graph::record_lean;
-use super::kernel::{dense, sum_type};
+use super::kernel::sum_type;
 use super::lora::{self, Adapter};
+use super::rows::{product, rows};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
@@ -163,29 +164,6 @@ impl Module for Linear {
             }
         }
     }
-}
-
-/// x · Wᵀ, as candle computes it for a contiguous x.
-///
-/// candle multiplies a strided x of three or four dimensions with a broadcast weight. On the CPU it then takes rows that lie transposed
-/// for rows that follow each other, and the product is wrong (0.11.1).
-pub(crate) fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    // On other devices candle multiplies some strided matrices only.
-    let (x, weight) = match x.device().is_cpu() && x.rank() == 2 {
-        true => (x.clone(), weight.clone()),
-        false => (dense("linear", x)?, dense("linear", weight)?),
-    };
-    let mut dims = x.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = weight.dim(0)?;
-    }
-    let product = x.flatten_to(D::Minus2)?.matmul(&weight.t()?)?;
-    product.reshape(dims)
-}
-
-/// All but the last dimension as one, contiguous.
-pub(crate) fn rows(tensor: &Tensor) -> Result<Tensor> {
-    dense("linear", tensor)?.flatten_to(D::Minus2)
 }
 
 /// What the gradients that are asked for are computed from.

@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
+use candle_headroom::nn::lora::{self, Adapter};
 use candle_headroom::nn::quantized::{
     FrozenLinear, FrozenWeight, GgmlDType, Nf4, QStorage, QTensor,
 };
-use candle_headroom::nn::{Init, VarBuilder, linear_b, lora};
+use candle_headroom::nn::{Init, Linear, Module, VarBuilder, linear_b};
 use rayon::prelude::*;
 
 use super::config::{Config, LinearLayer};
 use super::files::files_of;
 use super::gguf::Gguf;
-use super::layers::Projection;
 use super::parameters::{Weights, rows_of_piece};
 use super::table::Table;
 
@@ -226,6 +226,34 @@ impl Base<'_> {
         let whole = || frozen.weight().dequantize();
         let adapter = lora::at(&path, shape, vb.dtype(), vb.device(), whole)?;
         Ok(Projection::Frozen(frozen, adapter))
+    }
+}
+
+/// A linear layer, whose weight is quantized in a frozen base.
+pub enum Projection {
+    Plain(Linear),
+    Frozen(FrozenLinear, Option<Adapter>),
+}
+
+impl Projection {
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Plain(layer) => layer.forward(x),
+            Self::Frozen(layer, None) => layer.forward(x),
+            Self::Frozen(layer, Some(adapter)) => {
+                adapter.forward(x, layer.bias(), |x| layer.forward(x))
+            }
+        }
+    }
+
+    pub fn without_graph(&self) -> Self {
+        match self {
+            Self::Plain(layer) => Self::Plain(layer.without_graph()),
+            Self::Frozen(layer, adapter) => {
+                let adapter = adapter.as_ref().map(Adapter::without_graph);
+                Self::Frozen(layer.clone(), adapter)
+            }
+        }
     }
 }
 

@@ -4,45 +4,13 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
-use candle_headroom::nn::lora::Adapter;
-use candle_headroom::nn::quantized::FrozenLinear;
 use candle_headroom::nn::rotary_emb::rope_thd_both;
-use candle_headroom::nn::{
-    Attention, Linear, Module, RmsNorm, attention, ops, recompute_tiled, rms_norm,
-};
+use candle_headroom::nn::{Attention, Module, RmsNorm, attention, ops, recompute_tiled, rms_norm};
 use tracing::{Span, trace_span};
 
-use super::base::Base;
+use super::base::{Base, Projection};
 use super::config::Config;
 use super::rope::Positions;
-
-/// A linear layer, whose weight is quantized in a frozen base.
-pub enum Projection {
-    Plain(Linear),
-    Frozen(FrozenLinear, Option<Adapter>),
-}
-
-impl Projection {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Plain(layer) => layer.forward(x),
-            Self::Frozen(layer, None) => layer.forward(x),
-            Self::Frozen(layer, Some(adapter)) => {
-                adapter.forward(x, layer.bias(), |x| layer.forward(x))
-            }
-        }
-    }
-
-    fn without_graph(&self) -> Self {
-        match self {
-            Self::Plain(layer) => Self::Plain(layer.without_graph()),
-            Self::Frozen(layer, adapter) => {
-                let adapter = adapter.as_ref().map(Adapter::without_graph);
-                Self::Frozen(layer.clone(), adapter)
-            }
-        }
-    }
-}
 
 /// Attention and perceptron, each after a norm and beside what comes in.
 pub struct Block {

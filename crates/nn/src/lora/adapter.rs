@@ -6,8 +6,8 @@ use candle_nn::{Init, VarMap};
 use super::Lora;
 use crate::graph::record_lean;
 use crate::kernel::{multiply, sum_type};
-use crate::linear::{product, rows};
 use crate::ops;
+use crate::rows::{product, rows};
 use crate::seed::is_frozen;
 
 /// Elements of a weight whose squares are in memory at once.
