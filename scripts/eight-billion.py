@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -88,7 +89,7 @@ class Runs:
         # Texts in one sample do not see each other: this is one.
         words = "\n".join(file.read_text() for file in sources)
         (work / "text.txt").write_text(words * 4)
-        (work / "eval.txt").write_text(words[:200_000])
+
 
     def model(self, name):
         folder = self.work / name
@@ -101,10 +102,11 @@ class Runs:
 
     def run(self, name, tokens, card, offload=None):
         """Whether it fits; the peak of tensors, and what is outside them at most, in GiB; and the lines that the program printed."""
-        folder = self.model(name)
+        folder, out = self.model(name), self.work / "out"
+        shutil.rmtree(out, ignore_errors=True)
         program = [self.finetune, "--device", "cuda:0", "--model", str(folder), "--weights", str(folder / "model.gguf"), "--context", str(tokens),
-                   "--batch", "1", "--steps", "2", "--sample", "0", "--eval", str(self.work / "eval.txt"), "--recompute", "always",
-                   "--lora-rank", "16", "--output", str(self.work / "out")]
+                   "--batch", "1", "--steps", "2", "--sample", "0", "--held-out", "0", "--recompute", "always",
+                   "--lora-rank", "16", "--output", str(out)]
         program += ["--offload", offload] if offload else []
         program += [str(self.work / "text.txt")]
         ended = subprocess.run([self.headroom, "dry-run", "--json", "--gpu", card, "--", *program], capture_output=True, text=True)

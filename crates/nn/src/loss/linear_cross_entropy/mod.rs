@@ -3,82 +3,24 @@
 //! Logits exist for some rows at a time. Where gradients are asked for, the forward pass computes them from these rows too, and the
 //! backward pass scales them. Tokens that do not count add nothing to the loss or a gradient, whatever their hidden states are.
 
+mod classes;
 mod pass;
 mod rows;
 mod tokens;
 
-use candle_core::{Device, Result, Shape, Tensor, Var};
+use candle_core::{Result, Tensor};
 
+pub use classes::Classes;
 use pass::Pass;
 #[cfg(feature = "cuda")]
 pub(crate) use tokens::Arguments;
 pub use tokens::LinearCrossEntropy;
 
-use crate::quantized::FrozenWeight;
-
-/// The weight (classes, width) of the linear layer before the loss.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Classes<'a> {
-    /// One that may be trained.
-    Tensor(&'a Tensor),
-    /// A frozen one, of which the rows of some classes are dequantized at a time, to the type of the hidden states; on the CPU to f32.
-    Frozen(&'a FrozenWeight),
-}
-
-impl<'a> From<&'a Tensor> for Classes<'a> {
-    fn from(weight: &'a Tensor) -> Self {
-        Self::Tensor(weight)
-    }
-}
-
-impl<'a> From<&'a Var> for Classes<'a> {
-    fn from(weight: &'a Var) -> Self {
-        Self::Tensor(weight)
-    }
-}
-
-impl<'a> From<&'a FrozenWeight> for Classes<'a> {
-    fn from(weight: &'a FrozenWeight) -> Self {
-        Self::Frozen(weight)
-    }
-}
-
-impl Classes<'_> {
-    fn tensor(&self) -> Option<&Tensor> {
-        match self {
-            Self::Tensor(weight) => Some(weight),
-            Self::Frozen(_) => None,
-        }
-    }
-
-    /// Outside the graph.
-    fn frozen(&self) -> FrozenWeight {
-        match *self {
-            Self::Tensor(weight) => weight.clone().into(),
-            Self::Frozen(weight) => weight.clone(),
-        }
-    }
-
-    fn shape(&self) -> Result<Shape> {
-        match self {
-            Self::Tensor(weight) => Ok(weight.shape().clone()),
-            Self::Frozen(weight) => Ok(weight.dims()?.into()),
-        }
-    }
-
-    fn device(&self) -> Device {
-        match self {
-            Self::Tensor(weight) => weight.device().clone(),
-            Self::Frozen(weight) => weight.device(),
-        }
-    }
-}
-
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.
 ///
 /// `hidden` is (…, width) and `weight` (classes, width), for example that of the last [`Linear`](crate::Linear) or of the
-/// embedding, with any strides, or a [`FrozenWeight`] in few bits. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
+/// embedding, with any strides, or a
+/// [`FrozenWeight`](crate::quantized::FrozenWeight) in few bits. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
 /// [`ignore_index`](LinearCrossEntropy::ignore_index) or the largest value of its type, for example `u32::MAX`. The mean is over
 /// the tokens that count, as in PyTorch, and 0 if there are none. For f16 and bf16 the loss is f32, as are logits and sums.
 ///

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::Classes;
+use super::classes::Classes;
 use super::rows::{losses, scale};
 use super::tokens::{Arguments, LinearCrossEntropy, NAME, Rule, Tokens, zero_others};
 use crate::graph::{Backward, Gradients, record};
