@@ -67,6 +67,7 @@ case $name in
         cargo bench --quiet --features cuda,layers --locked --bench cuda -- --counts >"$output" || failed=1
         grep -E '^(figure|risen|new|fallen|gone): ' "$output" || failed=1
         python3 scripts/check-spills.py "${CARGO_TARGET_DIR:-target}/release" || failed=1
+        bash scripts/count-with-patch.sh | grep '^figure: ' || failed=1
         cargo test --release --features cuda,layers --locked --test cuda -- --nocapture large:: exhaustion::at_every_call | grep '^figure: ' || failed=1
         rm -f "$output"
         [ "$failed" = 0 ] || exit 1 ;;
