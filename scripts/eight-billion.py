@@ -5,7 +5,7 @@
 
 HEADROOM is built with `--features dry-run`, FINETUNE with `--features cuda`. The model is a GGUF file with a header and a hole: linear layers and
 embedding in Q4_K, the head in Q6_K, as llama.cpp's Q4_K_S has them. LoRA of rank 16 on all linear layers, one sample, f32 moments of AdamW.
-With --table the script prints more models, cards and contexts. It needs Linux, and a minute for each line."""
+With --table the script prints more models, cards and contexts, with `--offload`. It needs Linux, and a minute for each line."""
 
 import json
 import os
@@ -51,6 +51,9 @@ def tensors(config):
         for name, shape in (("attn_q", (width, width)), ("attn_k", (keys, width)), ("attn_v", (keys, width)), ("attn_output", (width, width)),
                             ("ffn_gate", (hidden, width)), ("ffn_up", (hidden, width)), ("ffn_down", (width, hidden))):
             yield f"blk.{layer}.{name}.weight", shape, "Q4_K"
+
+
+CARDS = ["RTX 3060", "T4", "RTX 4090"]
 
 
 def text(value):
@@ -100,7 +103,7 @@ class Runs:
             write_gguf(folder / "model.gguf", MODELS[name])
         return folder
 
-    def run(self, name, tokens, card, offload=None):
+    def run(self, name, tokens, card, offload=None, more=(), cards=()):
         """Whether it fits; the peak of tensors, and what is outside them at most, in GiB; and the lines that the program printed."""
         folder, out = self.model(name), self.work / "out"
         shutil.rmtree(out, ignore_errors=True)
@@ -108,18 +111,20 @@ class Runs:
                    "--batch", "1", "--steps", "2", "--sample", "0", "--held-out", "0", "--recompute", "always",
                    "--lora-rank", "16", "--output", str(out)]
         program += ["--offload", offload] if offload else []
-        program += [str(self.work / "text.txt")]
-        ended = subprocess.run([self.headroom, "dry-run", "--json", "--gpu", card, "--", *program], capture_output=True, text=True)
+        program += [*more, str(self.work / "text.txt")]
+        gpus = [word for card in [card, *cards] for word in ("--gpu", card)]
+        ended = subprocess.run([self.headroom, "dry-run", "--json", *gpus, "--", *program], capture_output=True, text=True)
         answer = json.loads(ended.stdout) if ended.returncode in (0, 1, 2) else {}
         if "peak" not in answer:
             sys.exit(f"{name}, {tokens} tokens: status {ended.returncode}\n{ended.stderr[-3000:]}{ended.stdout[-2000:]}")
         peak = answer["peak"]
+        self.fits = {card["card"]: card["fits"] for card in answer["cards"]}
         return ended.returncode == 0, peak["tensor_bytes"] / GIB, peak["outside_bytes"][1] / GIB, ended.stderr
 
 
 def moved(printed):
     """What `--offload` says of the host's pinned memory."""
-    found = re.findall(r"^.*pinned.*$", printed, re.MULTILINE)
+    found = re.findall(r"^--offload: .*$", printed, re.MULTILINE)
     return found[-1].strip() if found else ""
 
 
@@ -144,6 +149,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         runs = Runs(*arguments, pathlib.Path(work))
         model, card = "Llama-3.1-8B", "RTX 4090"
+        _, peak, *_ = runs.run(model, 4096, card, None, ["--moments", "8bit"])
+        figure("peak_gib_4k_8bit_moments", f"{peak:.2f}", "GiB")
         for tokens in (4096, 16384, 32768):
             for offload in (None, "48GiB"):
                 fits, peak, outside, printed = runs.run(model, tokens, card, offload)
@@ -153,11 +160,12 @@ def main():
                     print(moved(printed), flush=True)
         figure("most_tokens_24gb", most_tokens(runs, model, card, "60GiB"), "tokens")
         if "--table" in sys.argv:
-            print("| model | card | most tokens of a sample | with 60 GiB of the host |\n|---|---|---|---|")
+            print(f"| model | tokens of a sample | GiB of tensors | {' | '.join(CARDS)} |\n|---|---|---|{'---|' * len(CARDS)}")
             for model in MODELS:
-                for card in ("RTX 3060", "T4", "RTX 4090"):
-                    both = [most_tokens(runs, model, card, offload) for offload in (None, "60GiB")]
-                    print(f"| {model} | {card} | {both[0]:,} | {both[1]:,} |", flush=True)
+                for tokens in (4096, 16384, 32768, 65536):
+                    _, peak, _, printed = runs.run(model, tokens, "B300", "200GiB", cards=CARDS)
+                    fits = [runs.fits[card] for card in CARDS]
+                    print(f"| {model} | {tokens:,} | {peak:.1f} | {' | '.join(fits)} |", flush=True)
 
 
 main()

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::Result;
+use bytesize::ByteSize;
 use candle_core::DType;
 use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
@@ -121,12 +122,16 @@ pub fn train(run: &Run, samples: Vec<Sample>) -> Result<Trained> {
     let files = watching.finish(&arguments.watch, &title, group);
     let stopped = trained?;
     files?.into_iter().try_for_each(|line| output.say(line))?;
-    if let Some(stats) = offload.as_ref().map(Offload::stats)
-        && stats.over_limit + stats.refused > 0
-    {
+    if let Some(stats) = offload.as_ref().map(Offload::stats) {
+        let (pinned, moved) = (ByteSize(stats.pinned), stats.moved);
+        let stayed = match (stats.over_limit, stats.refused) {
+            (0, 0) => String::new(),
+            (over, refused) => format!(
+                ", {over} stayed over the limit, {refused} because the host pins no more memory"
+            ),
+        };
         progress.say(format!(
-            "--offload: {} inputs of blocks left the device, {} stayed over the limit, {} because the host pins no more memory",
-            stats.moved, stats.over_limit, stats.refused
+            "--offload: {moved} inputs of blocks left the device through {pinned} of pinned memory{stayed}"
         ))?;
     }
     if let Some(stopped) = stopped {

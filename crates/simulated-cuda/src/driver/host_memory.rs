@@ -1,14 +1,13 @@
 //! Pinned host memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::null_mut;
+
+use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE};
 
 use super::current;
 use crate::device::late::answer_at_once;
 use crate::simulator;
 use crate::status::{Outcome, Status, store};
-
-/// Pinned memory is aligned to pages.
-const ALIGNMENT: usize = 4096;
 
 /// Allocates pinned host memory; the flags have no effect.
 #[unsafe(no_mangle)]
@@ -27,12 +26,14 @@ unsafe fn allocate(pointer: *mut u64, bytes: usize) -> Outcome {
     if device.faults.host_allocation.strikes() {
         return Err(Status::OUT_OF_MEMORY);
     }
-    let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Status::OUT_OF_MEMORY)?;
-    // SAFETY: the layout is not empty.
-    let address = unsafe { alloc_zeroed(layout) } as u64;
-    if address == 0 {
+    // Whole pages, which take no memory until somebody touches them: a dry run does not.
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: a new mapping, of no file, which the map of host memory owns from here on.
+    let mapped = unsafe { libc::mmap(null_mut(), bytes, PROT_READ | PROT_WRITE, flags, -1, 0) };
+    if mapped == MAP_FAILED {
         return Err(Status::OUT_OF_MEMORY);
     }
+    let address = mapped as u64;
     device.memory.host.insert(address, bytes as u64);
     // SAFETY: not null; by contract.
     unsafe { store(pointer, address) }
@@ -56,10 +57,8 @@ pub extern "C" fn cuMemFreeHost(pointer: u64) -> u32 {
             };
             device.note_unpinned(pointer..pointer + bytes);
             device.memory.host.remove(&pointer);
-            let layout = Layout::from_size_align(bytes as usize, ALIGNMENT)
-                .map_err(|_| Status::INVALID_VALUE)?;
-            // SAFETY: the map held the address, so `allocate` allocated it with this layout and it is still live.
-            unsafe { dealloc(pointer as *mut u8, layout) };
+            // SAFETY: the map held the address, so `allocate` mapped it with this length and it is still mapped.
+            unsafe { libc::munmap(pointer as *mut libc::c_void, bytes as usize) };
             return device.faults.check();
         }
         Err(Status::INVALID_VALUE)
