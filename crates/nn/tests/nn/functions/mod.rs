@@ -55,5 +55,6 @@ pub const EXCLUDED: &[(&str, &str)] = &[
     ("kv_cache::Pair", "KvCache and RotatingKvCache"),
     ("kv_cache::Ring", "Cache and RotatingCache"),
     ("kv_cache::ScatteredCacheBuilder", "makes ScatteredKvCache"),
+    ("loss::Classes", "an argument of linear_cross_entropy"),
     ("loss::LossSum", "what linear_cross_entropy_sum returns"),
 ];
