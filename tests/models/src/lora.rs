@@ -18,7 +18,10 @@ pub fn run(names: &[&str]) -> Result<()> {
         let model = models::named(name)?;
         for dora in [false, true] {
             let layers = train(&model, dora).with_context(|| format!("{name}, dora: {dora}"))?;
-            println!("{name}: {layers} adapters{}", if dora { " with magnitudes" } else { "" });
+            println!(
+                "{name}: {layers} adapters{}",
+                if dora { " with magnitudes" } else { "" }
+            );
         }
     }
     println!("figure: lora/models_reached = {0} of {0}", names.len());
@@ -28,7 +31,12 @@ pub fn run(names: &[&str]) -> Result<()> {
 /// Returns the number of layers that have adapters.
 fn train(model: &Model, dora: bool) -> Result<usize> {
     let (parameters, adapters) = (Parameters::without(model.absent), VarMap::new());
-    let lora = Lora { rank: 4, alpha: 8., dora, ..Lora::default() };
+    let lora = Lora {
+        rank: 4,
+        alpha: 8.,
+        dora,
+        ..Lora::default()
+    };
     let step = || -> Result<(f32, usize)> {
         // Some models keep a state, so each step makes its own, of the same parameters.
         let (output, layers) = lora.attach(&adapters, || {
@@ -38,16 +46,22 @@ fn train(model: &Model, dora: bool) -> Result<usize> {
         let gradients = loss.backward()?;
         let names = named(&adapters);
         for (name, var) in &names {
-            let gradient = gradients.get(var).with_context(|| format!("{name} has no gradient"))?;
+            let gradient = gradients
+                .get(var)
+                .with_context(|| format!("{name} has no gradient"))?;
             // In proportion to the largest, so that every model takes steps of one size.
             let largest = gradient.abs()?.max_all()?.to_scalar::<f32>()?.max(1e-20);
             var.set(&(var.as_tensor() - (gradient * (0.003 / f64::from(largest)))?)?)?;
         }
         let expected: BTreeSet<_> = layers.keys().map(String::as_str).collect();
         let found = names.keys().filter_map(|name| {
-            name.strip_prefix("base_model.model.")?.strip_suffix(".lora_A.weight")
+            name.strip_prefix("base_model.model.")?
+                .strip_suffix(".lora_A.weight")
         });
-        ensure!(found.collect::<BTreeSet<_>>() == expected, "adapters of other layers");
+        ensure!(
+            found.collect::<BTreeSet<_>>() == expected,
+            "adapters of other layers"
+        );
         Ok((loss.to_scalar()?, layers.len()))
     };
     let (first, layers) = step()?;
@@ -57,7 +71,10 @@ fn train(model: &Model, dora: bool) -> Result<usize> {
         (last, _) = step()?;
     }
     ensure!(last < first, "the loss went from {first} to {last}");
-    ensure!(before == values(&parameters.vars())?, "another parameter moved");
+    ensure!(
+        before == values(&parameters.vars())?,
+        "another parameter moved"
+    );
     Ok(layers)
 }
 
