@@ -6,7 +6,7 @@
 #
 # --quick compares the families only, --measure measures only, --golden only writes the files of crates/finetune/tests/data. Times are the median
 # of --rounds steps (9) of --samples samples (4); both sides have --threads threads (2). It installs torch,
-# transformers and peft from PyPI into a virtual environment below the target folder: 3 GB, since torch's wheel for the CPU alone is
+# transformers, peft and bitsandbytes from PyPI into a virtual environment below the target folder: 3 GB, since torch's wheel for the CPU alone is
 # not on PyPI. It needs cargo, python3 with venv, and Linux. Other programs that run meanwhile spoil the times.
 set -euo pipefail
 caller=$PWD
@@ -19,7 +19,7 @@ work=$CARGO_TARGET_DIR/transformers
 mkdir -p "$work"
 
 python=${COMPARE_PYTHON:-$work/venv/bin/python}
-if ! "$python" -c 'import gguf, peft, torch, transformers' 2>/dev/null; then
+if ! "$python" -c 'import bitsandbytes, gguf, peft, torch, transformers' 2>/dev/null; then
     python3 -m venv "$work/venv"
     pip() { "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
     # The compilers and collectives that torch names as dependencies are not needed on the CPU; the libraries that it is linked with are.
@@ -28,7 +28,7 @@ if ! "$python" -c 'import gguf, peft, torch, transformers' 2>/dev/null; then
         nvidia-nvshmem-cu13==3.7.2
     pip filelock fsspec gguf jinja2 networkx numpy psutil safetensors setuptools 'sympy>=1.13.3' transformers==5.23.0 \
         'typing-extensions>=4.13'
-    pip --no-deps accelerate peft==0.21.2
+    pip --no-deps accelerate bitsandbytes==0.50.2 peft==0.21.2
     python=$work/venv/bin/python
 fi
 

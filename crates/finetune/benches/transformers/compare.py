@@ -27,7 +27,8 @@ MEASURED = dict(
     vocab_size=16384, hidden_size=192, intermediate_size=512, num_hidden_layers=30, num_attention_heads=3, num_key_value_heads=1,
     max_position_embeddings=2048, tie_word_embeddings=True, attention_dropout=0.0, bos_token_id=1, eos_token_id=2,
 )
-WHATS = ["lora", "full"]
+# `nf4` is LoRA beside a base that bitsandbytes has quantized, on its side.
+WHATS = ["lora", "nf4", "full"]
 
 
 def families(bench, folder):

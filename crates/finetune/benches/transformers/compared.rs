@@ -12,7 +12,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::nn::{VarBuilder, VarMap};
 
-use headroom_finetune::model::{Base, Config, Decoder, load_into, peft, save_model};
+use headroom_finetune::model::{Base, Config, Decoder, Quantization, load_into, peft, save_model};
 
 /// The largest differences of a case.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +53,14 @@ pub fn adapted_gguf(folder: &Path, adapter: &Path) -> Result<Trained> {
     let config = Config::read(folder)?;
     let file = folder.join("model.gguf");
     let base = Base::gguf(&file, &config, DType::F32, &Device::Cpu)?;
+    beside(base, config, adapter)
+}
+
+/// As [`adapted`], with the weights of linear layers in NF4.
+#[allow(dead_code, reason = "the tests have no use for it")]
+pub fn adapted_nf4(folder: &Path, adapter: &Path) -> Result<Trained> {
+    let config = Config::read(folder)?;
+    let base = Base::quantized(folder, &config, Quantization::Nf4, DType::F32, &Device::Cpu)?;
     beside(base, config, adapter)
 }
 

@@ -5,7 +5,7 @@ import time as clock
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 
 def peak():
@@ -17,8 +17,11 @@ def main():
     folder, what, samples, time = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    if what.startswith("lora"):
+    few_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                  bnb_4bit_compute_dtype=torch.float32)
+    quantized = {"quantization_config": few_bits, "device_map": "cpu"} if what.startswith("nf4") else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **quantized)
+    if not what.startswith("full"):
         model = PeftModel.from_pretrained(model, f"{folder}/adapter", is_trainable=True)
     if what.endswith("-recomputing"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -6,14 +6,15 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 
-use super::compared::{adapted, whole};
+use super::compared::{adapted, adapted_nf4, whole};
 
 /// Takes steps, one for each line of standard input.
 pub fn run(folder: &Path, what: &str, sizes: [&str; 2]) -> Result<()> {
     let mut trained = match what.strip_suffix("-recomputing").unwrap_or(what) {
         "full" => whole(folder)?,
         "lora" => adapted(folder, &folder.join("adapter"))?,
-        other => bail!("`{other}` is neither full nor lora"),
+        "nf4" => adapted_nf4(folder, &folder.join("adapter"))?,
+        other => bail!("`{other}` is none of full, lora and nf4"),
     };
     trained.decoder.marks_blocks = what.ends_with("-recomputing");
     let [samples, time] = sizes.map(|size| size.parse::<usize>().context("no size"));
