@@ -232,14 +232,20 @@ impl Arguments {
             (None, true)
                 if self.save.checkpoint.is_some()
                     || self.machine.ranks
-                    || self.machine.plan.is_some() =>
+                    || self.machine.plan.is_some()
+                    || self.model.weights.is_some() =>
             {
                 bail!(
-                    "--checkpoint, --ranks and --plan need a model and data of yours: give `--model` too"
+                    "--checkpoint, --ranks, --plan and --weights need a model and data of yours: give `--model` too"
                 )
             }
             _ => {}
         }
+        let machine = &self.machine;
+        ensure!(
+            machine.offload.is_none() || !matches!(machine.recompute, Recomputing::Never),
+            "--offload moves the inputs of recomputed blocks: give `--recompute always`"
+        );
         let eval_every = training.eval_every.unwrap_or(1);
         for (name, value, most) in [
             ("--batch", data.batch, LARGEST),

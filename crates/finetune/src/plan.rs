@@ -21,9 +21,13 @@ pub fn run(arguments: &Arguments, card: &str, group: &Group) -> Result<u8> {
     let own = env::current_exe().context("cannot find this program")?;
     let mut run = Command::new("headroom");
     run.args(["dry-run", "--gpu", card, "--"]).arg(own);
-    run.args(env::args_os().skip(1));
+    // Behind `--` all are files.
+    let given: Vec<_> = env::args_os().skip(1).collect();
+    let end = given.iter().position(|argument| argument == "--");
+    let (options, files) = given.split_at(end.unwrap_or(given.len()));
+    run.args(options);
     run.args(["--planned", "--device=cuda:0", "--steps=3", "--sample=0"]);
-    run.arg("--output").arg(folder.path());
+    run.arg("--output").arg(folder.path()).args(files);
     let ended = run.status().context(
         "--plan starts the program `headroom`, which must be in PATH: `cargo install --path crates/cli --features dry-run`",
     )?;

@@ -1,8 +1,9 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
 //!
 //! Product and bias are one node of the graph, which keeps the input for the gradient of the weight, and no input of a frozen weight.
-//! Within [`Lora::attach`](crate::lora::Lora::attach) a layer may have an adapter beside it. Values are those that candle computes for a contiguous input; an input may have any strides. Gradients of f16 and bf16 that are
-//! sums over all tokens, those of weight and bias, are summed in f32.
+//! Within [`Lora::attach`](crate::lora::Lora::attach) a layer may have an adapter beside it. Values are those that candle computes for a
+//! contiguous input; an input may have any strides. Gradients of f16 and bf16 that are sums over all tokens, those of weight and bias, are
+//! summed in f32.
 
 use candle_core::{Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
@@ -138,8 +139,9 @@ impl From<candle_nn::Linear> for Linear {
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if let Some(adapter) = &self.adapter {
-            let base = Self::new(self.weight.clone(), self.bias.clone());
-            return adapter.forward(x, self.bias.as_ref(), |x| base.forward(x));
+            return adapter.forward(x, self.bias.as_ref(), |x, bias| {
+                Self::new(self.weight.clone(), bias.cloned()).forward(x)
+            });
         }
         if self.weight.rank() != 2 || !(2..=4).contains(&x.rank()) {
             return candle_nn::Linear::new(self.weight.clone(), self.bias.clone()).forward(x);

@@ -240,9 +240,9 @@ impl Projection {
         match self {
             Self::Plain(layer) => layer.forward(x),
             Self::Frozen(layer, None) => layer.forward(x),
-            Self::Frozen(layer, Some(adapter)) => {
-                adapter.forward(x, layer.bias(), |x| layer.forward(x))
-            }
+            Self::Frozen(layer, Some(adapter)) => adapter.forward(x, layer.bias(), |x, bias| {
+                FrozenLinear::new(layer.weight().clone(), bias.cloned())?.forward(x)
+            }),
         }
     }
 

@@ -111,6 +111,10 @@ impl Gguf {
             width.is_multiple_of(block) && !matches!(kind, GgmlDType::Q8_1 | GgmlDType::Q8K),
             "`{own}` has rows of {width} numbers in {kind:?}, which is not supported"
         );
+        ensure!(
+            block == 1 || shape.len() == 2,
+            "`{own}` is a vector in {kind:?}: supported are F32, F16 and BF16"
+        );
         let bytes = info.shape.elem_count() / block * kind.type_size();
         let start = self.content.tensor_data_offset.saturating_add(info.offset);
         let (end, len) = (start.saturating_add(bytes as u64), self.file.len());

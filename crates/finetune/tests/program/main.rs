@@ -313,7 +313,6 @@ fn an_adapter_learns_and_goes_on() {
     assert!((again - reached).abs() < 2e-3, "{again} for {reached}");
 }
 
-/// All parameters, in half types with small moments; the result is a model that can be fine-tuned again.
 /// On a base of 4 bits, with all options of adapters, which its result has again.
 #[test]
 fn an_adapter_on_a_quantized_base_learns() {
@@ -344,6 +343,7 @@ fn an_adapter_on_a_quantized_base_learns() {
     assert_eq!(options["target_modules"].as_array().unwrap().len(), 7);
 }
 
+/// All parameters, in half types with small moments; the result is a model that can be fine-tuned again.
 #[test]
 fn a_whole_model_is_trained_and_saved() {
     let files = Files::new();

@@ -50,6 +50,11 @@ fn options_that_cannot_be() {
     );
     with(&["--lora-alpha", "NaN"], "the alpha of adapters");
     with(&["--lora-rank", "0"], "the rank of adapters");
+    with(
+        &["--offload", "1GiB", "--recompute", "never"],
+        "give `--recompute always`",
+    );
+    refused(&["--weights", "x.gguf"], &[], "give `--model` too");
     with(&["--adapter", "/no/adapter"], "/no/adapter");
     with(&["--budget", "1KiB"], "below");
     with(

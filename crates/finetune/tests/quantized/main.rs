@@ -107,6 +107,37 @@ fn files_that_are_not_this_model_are_refused_by_name() {
         let error = refusal(folder.path());
         assert!(error.contains(expected), "{error}");
     }
+    // A norm in few bits, which nobody makes.
+    let folder = copy("gguf-llama-3");
+    let path = folder.path().join("model.gguf");
+    let mut file = File::open(&path).unwrap();
+    let content = Content::read(&mut file).unwrap();
+    let tensors = content.tensor_infos.keys().map(|name| {
+        let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
+        match name.as_str() {
+            "output_norm.weight" => {
+                let whole = tensor.dequantize(&Device::Cpu).unwrap();
+                (name, QTensor::quantize(&whole, GgmlDType::Q8_0).unwrap())
+            }
+            _ => (name, tensor),
+        }
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
+    let metadata: Vec<_> = content
+        .metadata
+        .iter()
+        .map(|(name, value)| (name.as_str(), value))
+        .collect();
+    gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
+    let error = refusal(folder.path());
+    assert!(
+        error.contains("`output_norm.weight` is a vector in Q8_0"),
+        "{error}"
+    );
     // The same file, written again, is read.
     let folder = copy("gguf-llama-3");
     rewrite(folder.path(), None, None);

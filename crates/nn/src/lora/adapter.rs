@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use candle_nn::{Init, VarMap};
 
 use super::Lora;
+use crate::bias::sum_of_rows;
 use crate::graph::record_lean;
 use crate::kernel::{multiply, sum_type};
 use crate::ops;
@@ -81,9 +82,10 @@ impl Adapter {
         })
     }
 
-    /// Applies a frozen layer with this adapter: `base` computes x (…, inputs) · Wᵀ with the layer's `bias` (outputs), if it has one.
+    /// Applies a frozen layer with this adapter: `base` computes x (…, inputs) · Wᵀ, and adds the bias (outputs) that it is given, if it is
+    /// given one. That is the layer's `bias`, or none where DoRA scales the product first.
     ///
-    /// It keeps x, which adapters of one x share, and rank numbers for each row, those in f32; with DoRA also an output. Rows of x are those of
+    /// It keeps x, which adapters of one x share if nothing is dropped, and rank numbers for each row, those in f32; with DoRA also an output. Rows of x are those of
     /// a layer of any number of dimensions, at least 2. An example is at [`at`](super::at).
     ///
     /// # Errors
@@ -92,16 +94,16 @@ impl Adapter {
         &self,
         x: &Tensor,
         bias: Option<&Tensor>,
-        base: impl Fn(&Tensor) -> Result<Tensor>,
+        base: impl Fn(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let y = base(x)?;
         let dropped = ops::dropout(x, self.dropout)?;
         let beside = beside(&dropped, &self.a, &self.b, self.scale)?;
         let Some(magnitude) = &self.magnitude else {
-            return ops::add(&y, &beside);
+            return ops::add(&base(x, bias)?, &beside);
         };
-        let bias = bias.map(Tensor::detach);
-        let factor = (&magnitude.value / self.norms(magnitude, x.dtype(), &bias, &base)?)?;
+        let base = |x: &Tensor| base(x, None);
+        let y = base(x)?;
+        let factor = (&magnitude.value / self.norms(magnitude, x.dtype(), base)?)?;
         // As in PEFT, the factor of what the base computes is of the input that the adapter sees.
         if self.dropout == 0. || is_frozen() {
             return scaled(&y, &beside, &factor, bias);
@@ -115,14 +117,10 @@ impl Adapter {
         &self,
         magnitude: &Magnitude,
         dtype: DType,
-        bias: &Option<Tensor>,
-        base: &impl Fn(&Tensor) -> Result<Tensor>,
+        base: impl Fn(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let (a, b) = (self.a.detach(), self.b.detach());
-        let mut of_base = base(&a.to_dtype(dtype)?)?.detach();
-        if let Some(bias) = bias {
-            of_base = of_base.broadcast_sub(bias)?;
-        }
+        let of_base = base(&a.to_dtype(dtype)?)?.detach();
         let of_base = of_base.to_dtype(b.dtype())?.t()?;
         let both = (of_base * (2. * self.scale))?;
         let both = (both + (b.matmul(&a.matmul(&a.t()?)?)? * self.scale.powi(2))?)?;
@@ -171,7 +169,7 @@ impl Adapter {
     /// let (layer, adapters) = Lora::default().attach(&VarMap::new(), || linear(8, 4, base.pp("layer")))?;
     /// let x = Tensor::ones((1, 8), DType::F32, &Device::Cpu)?;
     /// let still = adapters["layer"].without_graph();
-    /// assert!(!still.forward(&x, None, |x| Ok(x.narrow(1, 0, 4)?))?.track_op());
+    /// assert!(!still.forward(&x, None, |x, _| Ok(x.narrow(1, 0, 4)?))?.track_op());
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn without_graph(&self) -> Self {
@@ -305,32 +303,29 @@ fn add(sum: &mut Option<Tensor>, a: &Tensor, b: &Tensor) -> Result<()> {
     }
 }
 
-/// factor · (y + beside − bias) + bias, in the type of y: one operation, which keeps the sum.
-fn scaled(y: &Tensor, beside: &Tensor, factor: &Tensor, bias: Option<Tensor>) -> Result<Tensor> {
+/// factor · (y + beside) + bias, in the type of y: one operation, which keeps the sum.
+fn scaled(y: &Tensor, beside: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let (dtype, wide) = (y.dtype(), factor.dtype());
-    let mut sum = (y.detach() + beside.detach())?;
-    if let Some(bias) = &bias {
-        sum = sum.broadcast_sub(bias)?;
-    }
+    let sum = (y.detach() + beside.detach())?;
     let by = factor.detach();
     let times = move |rows: &Tensor, by: &Tensor| rows.to_dtype(wide)?.broadcast_mul(by);
     let mut scaled = times(&sum, &by)?;
-    if let Some(bias) = &bias {
-        scaled = scaled.broadcast_add(&bias.to_dtype(wide)?)?;
+    if let Some(bias) = bias {
+        scaled = scaled.broadcast_add(&bias.detach().to_dtype(wide)?)?;
     }
-    let backward = move |gradient: Tensor, [needs_y, needs_beside, needs_factor]: [bool; 3]| {
+    let backward = move |gradient: Tensor, needs: [bool; 4]| {
+        let [needs_y, needs_beside, needs_factor, needs_bias] = needs;
         let dsum = times(&gradient, &by)?.to_dtype(dtype)?;
         let dfactor = needs_factor.then(|| {
             let product = (rows(&gradient)?.to_dtype(wide)? * rows(&sum)?.to_dtype(wide)?)?;
             product.sum(0)
         });
+        let dbias = needs_bias.then(|| sum_of_rows(&rows(&gradient)?));
         let given = |needed: bool| needed.then(|| dsum.clone());
-        Ok([given(needs_y), given(needs_beside), dfactor.transpose()?])
+        let (dfactor, dbias) = (dfactor.transpose()?, dbias.transpose()?);
+        Ok([given(needs_y), given(needs_beside), dfactor, dbias])
     };
-    record_lean(
-        "dora",
-        [y, beside, factor],
-        scaled.to_dtype(dtype)?,
-        backward,
-    )
+    let none = y.detach();
+    let inputs = [y, beside, factor, bias.unwrap_or(&none)];
+    record_lean("dora", inputs, scaled.to_dtype(dtype)?, backward)
 }

@@ -78,7 +78,7 @@ impl Lora {
 ///     lora::at("layer", shape, DType::F32, &Device::Cpu, || Ok(frozen.dequantize_f16()?.to_dtype(DType::F32)?))
 /// })?;
 /// let x = Tensor::ones((1, 32), DType::F32, &Device::Cpu)?;
-/// let y = adapter.expect("all layers have one").forward(&x, None, |x| frozen.forward(x))?;
+/// let y = adapter.expect("all layers have one").forward(&x, None, |x, _| frozen.forward(x))?;
 /// assert_eq!(y.to_vec2::<f32>()?, frozen.forward(&x)?.to_vec2::<f32>()?); // a new one changes nothing
 /// # Ok::<(), candle_core::Error>(())
 /// ```

@@ -1,4 +1,4 @@
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
 use crate::kernel::{by_rows, no_kernels, on_all_threads, runs_on, slice_of};
 
@@ -63,7 +63,7 @@ impl Nf4 {
     /// Blocks whose scales are a block of their own.
     pub(crate) const OF_SCALES: usize = 256;
 
-    /// Quantizes a weight (out, in) of f32, f16 or bf16 onto a device.
+    /// Quantizes a weight (out, in) of floating-point numbers, those of f64 rounded to f32, onto a device.
     ///
     /// Besides the weight and the result, it takes 4 bytes for each block of 64 elements, the codes, and some MiB on the host.
     ///
@@ -82,7 +82,10 @@ impl Nf4 {
     pub fn quantize(weight: &Tensor, device: &Device) -> Result<Self> {
         /// Elements that are f32 at a time.
         const AT_ONCE: usize = 1 << 20;
-        let dims = weight.dims2()?;
+        let (dims, dtype) = (weight.dims2()?, weight.dtype());
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt());
+        }
         if weight.elem_count() == 0 {
             bail!("{NAME}: a weight of {dims:?} has no element to quantize");
         }

@@ -148,17 +148,23 @@ impl FrozenWeight {
     /// # Errors
     /// If a number is out of range; on a GPU, where nothing waits for it, its row is NaN. And for a weight in NF4, which has no such kernel.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        let device = self.device();
+        if device.is_cpu() {
+            return self.taken(ids);
+        }
+        // candle's kernels read whatever lies behind the last row, or end the context.
+        let ids = ids.to_device(&device)?.to_dtype(DType::I64)?;
+        let is_row = (ids.ge(0i64)? * ids.lt(self.dims()?.0 as i64)?)?;
+        let safe = is_row.where_cond(&ids, &ids.zeros_like()?)?;
+        let rows = self.taken(&safe.to_dtype(DType::U32)?)?;
+        let none = Tensor::new(f32::NAN, &device)?.to_dtype(rows.dtype())?;
+        let is_row = is_row.unsqueeze(D::Minus1)?.broadcast_as(rows.shape())?;
+        is_row.where_cond(&rows, &none.broadcast_as(rows.shape())?)
+    }
+
+    fn taken(&self, ids: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Ggml(weight) if weight.device().is_cpu() => weight.embedding(ids),
-            Self::Ggml(weight) => {
-                // candle's kernel reads whatever lies there.
-                let ids = ids.to_device(&weight.device())?.to_dtype(DType::U32)?;
-                let is_row = ids.lt(weight.shape().dims2()?.0 as u32)?;
-                let rows = weight.embedding(&is_row.where_cond(&ids, &ids.zeros_like()?)?)?;
-                let none = Tensor::new(f32::NAN, rows.device())?.broadcast_as(rows.shape())?;
-                let is_row = is_row.unsqueeze(D::Minus1)?.broadcast_as(rows.shape())?;
-                is_row.where_cond(&rows, &none)
-            }
+            Self::Ggml(weight) => weight.embedding(ids),
             Self::Tensor(weight) => {
                 let rows = weight.index_select(&ids.flatten_all()?, 0)?;
                 rows.reshape([ids.dims(), &[weight.dim(1)?]].concat())
@@ -252,7 +258,10 @@ impl FrozenWeight {
         if parts.is_empty() {
             bail!("qmatmul: a weight without rows")
         }
-        let of_sum = if parts.len() == 1 { dys.dtype() } else { wide };
+        let of_sum = match parts.len() == 1 && dtype == dys.dtype() {
+            true => dtype,
+            false => wide,
+        };
         let sum_of = |dys: &Tensor| {
             let (dys, mut sum) = (dys.to_dtype(dtype)?, None);
             for &(first, len) in &parts {

@@ -301,3 +301,33 @@ fn nothing_is_left_on_the_thread() -> Result<()> {
     assert_eq!(inner.all_vars().len(), 3);
     Ok(())
 }
+
+/// With DoRA the layer's bias is not scaled: its gradient is the sum of those of the rows, also where it is large beside the products.
+#[test]
+fn a_bias_beside_dora_is_added_as_it_is() -> Result<()> {
+    for (dropout, dtype) in [(0., DType::F64), (0.5, DType::F64), (0., DType::BF16)] {
+        let lora = Lora {
+            dora: true,
+            dropout,
+            ..Lora::default()
+        };
+        let weight = numbers(&[4, 5], 1).to_dtype(dtype)?;
+        let shape = (4, 5);
+        let (adapter, _) = lora.attach(&VarMap::new(), || {
+            lora::at("layer", shape, dtype, &Device::Cpu, || Ok(weight.clone()))
+        })?;
+        let adapter = adapter.expect("all layers have one");
+        let bias = Var::from_tensor(&(numbers(&[4], 2) + 100.)?.to_dtype(dtype)?)?;
+        let x = numbers(&[3, 5], 3).to_dtype(dtype)?;
+        let y = adapter.forward(&x, Some(&bias), |x, bias| {
+            assert!(bias.is_none(), "products are scaled without it");
+            Linear::new(weight.clone(), None).forward(x)
+        })?;
+        let factors = numbers(&[3, 4], 4).to_dtype(dtype)?;
+        let gradients = (y * &factors)?.sum_all()?.backward()?;
+        let found = gradients.get(&bias).expect("a gradient");
+        let expected = factors.to_dtype(DType::F64)?.sum(0)?;
+        assert!(difference(&found.to_dtype(DType::F64)?, &expected) < 1e-2);
+    }
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! Who held a device's memory, when it was highest and over time, for the report at the program's exit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -132,6 +133,11 @@ pub struct Account {
 }
 
 impl Account {
+    /// Pinned memory is freed: what is pinned there later is known.
+    pub fn forget_pinned(&mut self, range: &Range<u64>) {
+        self.uncertain.retain(|address| !range.contains(address));
+    }
+
     fn at(&mut self, place: usize) -> &mut u64 {
         if self.held.len() <= place {
             self.held.resize(place + 1, 0);

@@ -113,6 +113,9 @@ impl Device {
 
     /// Notes that pinned memory is about to be freed.
     pub fn note_unpinned(&mut self, range: Range<u64>) {
+        if let Some(account) = &mut self.account {
+            account.forget_pinned(&range);
+        }
         if self.faults.lost.is_some() {
             return self.forget_copies();
         }
