@@ -119,6 +119,7 @@ class Runs:
         if "peak" not in answer:
             sys.exit(f"{name}, {tokens} tokens: status {ended.returncode}\n{ended.stderr[-3000:]}{ended.stdout[-2000:]}")
         peak = answer["peak"]
+        self.held = next(held["bytes"] for held in peak["held"] if held["by"].startswith("outside of steps"))
         self.fits = {card["card"]: card["fits"] for card in answer["cards"]}
         return ended.returncode == 0, peak["tensor_bytes"] / GIB, peak["outside_bytes"][1] / GIB, ended.stderr
 
@@ -154,6 +155,9 @@ def main():
         model, card = "Llama-3.1-8B", "RTX 4090"
         _, peak, *_ = runs.run(model, 4096, card, None, ["--moments", "8bit"])
         figure("peak_gib_4k_8bit_moments", f"{peak:.2f}", "GiB")
+        # The whole run's peak, in which a step of few tokens takes little: loading took no more.
+        _, peak, *_ = runs.run(model, 16, card)
+        figure("load_peak_device", f"{(peak * GIB - runs.held) / 2**20:.0f}", "MiB above what is held, at most")
         for tokens in (4096, 16384, 32768):
             for offload in (None, "48GiB"):
                 fits, peak, outside, printed = runs.run(model, tokens, card, offload)

@@ -79,33 +79,25 @@ impl Tensors for Tensor {
     }
 }
 
-impl<T: Tensors> Tensors for Vec<T> {
-    fn tensors(&self) -> Vec<&Tensor> {
-        self.iter().flat_map(T::tensors).collect()
-    }
+macro_rules! of_each {
+    ($($of:ident)+) => {$(
+        impl<T: Tensors> Tensors for $of<T> {
+            fn tensors(&self) -> Vec<&Tensor> {
+                self.iter().flat_map(T::tensors).collect()
+            }
 
-    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
-        self.iter_mut().flat_map(T::tensors_mut).collect()
-    }
+            fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+                self.iter_mut().flat_map(T::tensors_mut).collect()
+            }
 
-    fn remove_samples(&mut self) -> Result<()> {
-        self.iter_mut().try_for_each(T::remove_samples)
-    }
+            fn remove_samples(&mut self) -> Result<()> {
+                self.iter_mut().try_for_each(T::remove_samples)
+            }
+        }
+    )+};
 }
 
-impl<T: Tensors> Tensors for Option<T> {
-    fn tensors(&self) -> Vec<&Tensor> {
-        self.iter().flat_map(T::tensors).collect()
-    }
-
-    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
-        self.iter_mut().flat_map(T::tensors_mut).collect()
-    }
-
-    fn remove_samples(&mut self) -> Result<()> {
-        self.iter_mut().try_for_each(T::remove_samples)
-    }
-}
+of_each!(Vec Option);
 
 impl<T: Tensors> Tensors for Parts<T> {
     fn tensors(&self) -> Vec<&Tensor> {

@@ -14,7 +14,7 @@ pub fn run(folder: &Path, what: &str, sizes: [&str; 2]) -> Result<()> {
         "full" => whole(folder)?,
         "lora" => adapted(folder, &folder.join("adapter"))?,
         "nf4" => adapted_nf4(folder, &folder.join("adapter"))?,
-        other => bail!("`{other}` is none of full, lora and nf4"),
+        other => bail!("`{other}` must be full, lora or nf4"),
     };
     trained.decoder.marks_blocks = what.ends_with("-recomputing");
     let [samples, time] = sizes.map(|size| size.parse::<usize>().context("no size"));
