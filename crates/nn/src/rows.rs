@@ -26,3 +26,15 @@ pub fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 pub fn rows(tensor: &Tensor) -> Result<Tensor> {
     dense("linear", tensor)?.flatten_to(D::Minus2)
 }
+
+/// Writes rows into a matrix of zeros, which the first of them makes.
+pub fn fill(whole: &mut Option<Tensor>, rows: usize, start: usize, part: &Tensor) -> Result<()> {
+    let whole = match whole {
+        Some(whole) => whole,
+        None => {
+            let shape = (rows, part.dim(1)?);
+            whole.insert(Tensor::zeros(shape, part.dtype(), part.device())?)
+        }
+    };
+    whole.slice_set(&dense("fill", part)?, 0, start)
+}

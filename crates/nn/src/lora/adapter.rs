@@ -8,7 +8,7 @@ use crate::bias::sum_of_rows;
 use crate::graph::record_lean;
 use crate::kernel::{multiply, sum_type};
 use crate::ops;
-use crate::rows::{product, rows};
+use crate::rows::{fill, product, rows};
 use crate::seed::is_frozen;
 
 /// Elements of a weight whose squares are in memory at once.
@@ -277,15 +277,7 @@ fn put(all: &mut Option<Tensor>, (count, first): (usize, usize), part: &Tensor) 
         *all = Some(part.clone());
         return Ok(());
     }
-    let all = match all {
-        Some(all) => all,
-        None => all.insert(Tensor::zeros(
-            (count, part.dim(1)?),
-            part.dtype(),
-            part.device(),
-        )?),
-    };
-    all.slice_set(&part.contiguous()?, 0, first)
+    fill(all, count, first, part)
 }
 
 fn joined(all: Option<Tensor>) -> Result<Tensor> {

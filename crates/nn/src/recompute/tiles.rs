@@ -9,6 +9,7 @@ use super::region::{Region, leads_to_var, put, vars_of};
 use super::scope;
 use crate::graph::{Gradient, Mail};
 use crate::kernel::{dense, sum_type};
+use crate::rows::fill;
 use crate::scope::current;
 use crate::seed::{derive, mix, seeded};
 
@@ -191,16 +192,4 @@ fn differentiate(
     }
     let of_x = needs.then(|| of_x.map(Gradient::alone));
     Ok(of_x.into_iter().chain(sums).collect())
-}
-
-/// Writes rows into a matrix of zeros, which the first of them makes.
-fn fill(whole: &mut Option<Tensor>, rows: usize, start: usize, part: &Tensor) -> Result<()> {
-    let whole = match whole {
-        Some(whole) => whole,
-        None => {
-            let shape = (rows, part.dim(1)?);
-            whole.insert(Tensor::zeros(shape, part.dtype(), part.device())?)
-        }
-    };
-    whole.slice_set(&dense(NAME, part)?, 0, start)
 }
