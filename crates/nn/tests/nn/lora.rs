@@ -331,3 +331,47 @@ fn a_bias_beside_dora_is_added_as_it_is() -> Result<()> {
     }
     Ok(())
 }
+
+/// 32 MiB of rows are cast at a time: here those of two parts, against each of the two alone.
+#[test]
+fn many_rows_of_16_bits_are_cast_in_parts() -> Result<()> {
+    const WIDTH: usize = 8192;
+    let lora = Lora {
+        rank: 2,
+        ..Lora::default()
+    };
+    let (vars, dtype) = (VarMap::new(), DType::BF16);
+    let weight = numbers(&[3, WIDTH], 1).to_dtype(dtype)?;
+    let (adapter, _) = lora.attach(&vars, || {
+        lora::at("layer", (3, WIDTH), dtype, &Device::Cpu, || {
+            Ok(weight.clone())
+        })
+    })?;
+    let adapter = adapter.expect("all layers have one");
+    for var in vars.all_vars() {
+        var.set(&numbers(var.dims(), 2))?;
+    }
+    let x = Var::from_tensor(&numbers(&[1100, WIDTH], 3).to_dtype(dtype)?)?;
+    let factors = numbers(&[1100, 3], 4).to_dtype(dtype)?;
+    let run = |first: usize, len: usize| -> Result<(Tensor, Vec<Tensor>)> {
+        let y = adapter.forward(&x.narrow(0, first, len)?, None, |x, _| {
+            Linear::new(weight.clone(), None).forward(x)
+        })?;
+        let loss = (&y * factors.narrow(0, first, len)?)?.sum_all()?;
+        let gradients = loss.backward()?;
+        let of = |var: &Var| gradients.get(var).expect("a gradient").to_dtype(DType::F64);
+        let adapted = vars.all_vars();
+        let found = adapted.iter().chain([&x]).map(of);
+        Ok((
+            y.detach().to_dtype(DType::F64)?,
+            found.collect::<Result<_>>()?,
+        ))
+    };
+    let ((y, whole), (first, of_first), (last, of_last)) =
+        (run(0, 1100)?, run(0, 600)?, run(600, 500)?);
+    assert!(difference(&y, &Tensor::cat(&[first, last], 0)?) < 1e-2);
+    for (whole, parts) in whole.iter().zip(of_first.iter().zip(&of_last)) {
+        assert!(difference(whole, &(parts.0 + parts.1)?) < 1e-2);
+    }
+    Ok(())
+}
