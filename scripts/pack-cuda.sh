@@ -43,6 +43,9 @@ libraries=${CARGO_TARGET_DIR:-target}/simulated-cuda/lib
 cp -a "$libraries" "$suite/cuda-suite/simulated-cuda"
 rm -rf "$suite/cuda-suite/simulated-cuda/"stubs*
 strip "$suite/cuda-suite/simulated-cuda/libcuda.so.1"
+mkdir "$suite/cuda-suite/calls"
+bash scripts/call-counter.sh "$suite/cuda-suite/calls/libcuda.so.1"
+ln -s libcuda.so.1 "$suite/cuda-suite/calls/libcuda.so" # cudarc asks for this name first
 echo "${CUDA_COMPUTE_CAP:-that of the GPU where this was packed}" >"$suite/cuda-suite/compute-capability"
 cp README.md docs/how-to/cuda-out-of-memory.md docs/reference/promises.md "$suite/cuda-suite/" # text to train on
 tar -C "$suite" -cf - cuda-suite | xz -T0 -6 >"$archive"

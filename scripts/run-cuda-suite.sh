@@ -100,6 +100,43 @@ predict() {
 }
 export -f predict peaks && export here
 run predicted 120 bash -c predict
+# What layers ask of this machine's driver and of the simulated one, counted in front of each (scripts/call-counter.sh).
+driver() {
+    local folder
+    [ "$HEADROOM_CUDA" = real ] || { echo "$here/simulated-cuda/libcuda.so.1"; return; }
+    for folder in ${LD_LIBRARY_PATH//:/ } $(ldconfig -p 2>/dev/null | sed -n 's#.*libcuda\.so\.1 .*x86-64.* => \(.*\)/libcuda.so.1$#\1#p') /usr/lib64; do
+        [ -e "$folder/libcuda.so.1" ] && { echo "$folder/libcuda.so.1"; return; }
+    done
+    echo "no libcuda.so.1 found" >&2
+    return 1
+}
+count_calls() {
+    local layer real simulated="$here/simulated-cuda"
+    real=$(driver) || return
+    for layer in attention_4096 swiglu linear_cross_entropy llama_layer language_model; do
+        env LD_LIBRARY_PATH="$here/calls:$(dirname "$real"):$LD_LIBRARY_PATH" DRIVER="$real" DRIVER_CALLS="$results/calls" \
+            programs/bench-cuda --once --only "$layer" || return
+        sed "s/^/$layer here /" "$results/calls"
+        env LD_LIBRARY_PATH="$here/calls:$simulated" DRIVER="$simulated/libcuda.so.1" DRIVER_CALLS="$results/calls" \
+            SIMULATED_CUDA_MODE=allocate SIMULATED_CUDA_MEMORY=$((128 << 30)) programs/bench-cuda --once --only "$layer" || return
+        sed "s/^/$layer simulated /" "$results/calls"
+    done >"$results/calls.txt"
+    # What a step does, without what asks for properties, contexts and modules.
+    awk -v figure="$([ "$HEADROOM_CUDA" = real ] && echo "figure: cuda/" || echo "simulated driver, no figure: ")" '
+        $3 ~ /^cu(Launch|MemAlloc|MemFree|Memcpy|Memset|Event|StreamSynchronize|StreamWait|CtxSynchronize)/ {
+            calls[$1 " " $3] = 1; number[$2 " " $1 " " $3] = $4
+        }
+        END {
+            for (call in calls) {
+                count++; one = number["here " call] + 0; other = number["simulated " call] + 0
+                if (one != other) { differ++; print call ": " one " here, " other " on the simulated driver" }
+            }
+            if (!count) exit 1
+            printf "%scalls_compared_with_gpu = %d functions of layers\n%scalls_differing_on_gpu = %d functions of layers\n", figure, count, figure, differ
+        }' "$results/calls.txt"
+}
+export -f driver count_calls
+run calls 180 bash -c count_calls
 # What each kernel takes, where NVIDIA's profiler is installed and may read counters.
 if [ "$HEADROOM_CUDA" = real ] && command -v ncu >/dev/null; then
     before=$status

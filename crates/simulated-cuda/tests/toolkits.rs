@@ -105,6 +105,52 @@ fn a_program_of_cuda_13_starts() {
     );
 }
 
+/// What scripts/call-counter.sh builds counts what a program calls and passes it on, with its arguments and its status.
+#[test]
+fn calls_are_counted_in_front_of_the_driver() {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("calls");
+    std::fs::create_dir_all(&folder).unwrap();
+    let counter = folder.join("libcuda.so.1");
+    run(Command::new("bash")
+        .arg(crate_folder.join("../../scripts/call-counter.sh"))
+        .arg(&counter));
+    let [source, program, calls] = ["calls.c", "calls", "calls.txt"].map(|name| folder.join(name));
+    let text = "int cuInit(unsigned), cuDeviceGet(int *, int);
+        int main(void) {
+            int device = -1;
+            if (cuInit(0) || cuInit(0) || cuDeviceGet(&device, 0) || device) return 1;
+            return cuInit(7) == 1 && cuDeviceGet(&device, 99) == 101 ? 0 : 2;
+        }";
+    std::fs::write(&source, text).unwrap();
+    run(Command::new("cc")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .arg(&counter));
+    let start = |driver: Option<PathBuf>| {
+        let mut command = Command::new(&program);
+        command
+            .env("LD_LIBRARY_PATH", &folder)
+            .env("DRIVER_CALLS", &calls)
+            .env_remove("DRIVER");
+        command.envs(driver.map(|path| ("DRIVER", path)));
+        command
+    };
+    run(&mut start(Some(library())));
+    let counted = std::fs::read_to_string(&calls).unwrap();
+    assert_eq!(counted, "cuDeviceGet 2\ncuInit 3\n");
+    for driver in [None, Some(folder.join("absent.so"))] {
+        let output = start(driver).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(
+            text.starts_with("DRIVER must be the path of libcuda.so.1: "),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn the_library_has_every_listed_symbol() {
     let path = CString::new(library().to_str().unwrap()).unwrap();
