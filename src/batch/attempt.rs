@@ -124,6 +124,7 @@ impl Attempt<'_> {
     /// Runs the backward pass, and reports when regions were recomputed in it.
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.phase(Phase::Backward, || {
+            self.surroundings.walk_back();
             let (done, _) = watch(false, work);
             let again = self.surroundings.take_again().into_iter();
             for again in again.filter(|_| !self.micro.is_check) {

@@ -1,7 +1,8 @@
 //! Regions that models mark with `nn::recompute`: what surrounds them, and what their second runs did.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
@@ -34,15 +35,24 @@ pub(crate) struct Surroundings(Rc<Told>);
 struct Told {
     /// The memory that the work is measured against.
     memory: Option<DeviceMemory>,
+    work: u64,
+    walks_back: Cell<bool>,
     again: RefCell<Vec<Again>>,
 }
 
 impl Surroundings {
     pub(crate) fn new(memory: Option<&DeviceMemory>) -> Self {
+        static WORK: AtomicU64 = AtomicU64::new(0);
         Self(Rc::new(Told {
             memory: memory.cloned(),
-            again: RefCell::default(),
+            work: WORK.fetch_add(1, Relaxed),
+            ..Told::default()
         }))
+    }
+
+    /// The graph is walked back from now on, and not again.
+    pub(crate) fn walk_back(&self) {
+        self.0.walks_back.set(true);
     }
 
     /// Runs work in these surroundings.
@@ -68,6 +78,14 @@ impl scope::Surroundings for Told {
 
     fn place(&self) -> u64 {
         layers::place()
+    }
+
+    fn work(&self) -> u64 {
+        self.work
+    }
+
+    fn walks_back_last(&self) -> bool {
+        self.walks_back.get()
     }
 
     fn copies(&self) -> Guard {

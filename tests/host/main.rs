@@ -17,6 +17,7 @@ mod layers;
 mod memory;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;
+mod regions;
 mod remedies;
 mod report;
 #[cfg(feature = "image")]

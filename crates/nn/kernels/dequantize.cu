@@ -1,4 +1,4 @@
-// Rows of quantized weights as numbers: src/quantized reads them through src/kernel/cuda/enabled/dequantize.rs. The values are those of candle's
+// Parts of quantized weights as numbers: src/quantized reads them through src/kernel/cuda/enabled/dequantize.rs. The values are those of candle's
 // dequantization on the CPU, bit by bit, rounded once to the type of the output.
 
 #include "rows.cuh"
@@ -86,21 +86,26 @@ struct Q6_K {
     }
 };
 
-// `blocks` is the address of the first block of a row; `len` is a multiple of a block's elements.
+// Some columns of some rows: `len` elements in rows of `columns`, which are whole blocks, from the block at `blocks` on; `stride` are the bytes of
+// a row of the weight.
 template <typename Format, typename T>
-static __device__ __forceinline__ void dequantize(uint64_t len, const uint8_t *blocks, T *ys) {
+static __device__ __forceinline__ void dequantize(uint64_t len, uint64_t columns, uint64_t stride, const uint8_t *blocks, T *ys) {
     for (FOURS(i, len, Format::ELEMENTS)) {
+        const uint64_t column = remainder(i, columns);
+        const uint8_t *block = blocks + quotient(i, columns) * stride + column / Format::ELEMENTS * Format::BYTES;
         float values[4];
-        Format::four(blocks + i / Format::ELEMENTS * Format::BYTES, i % Format::ELEMENTS, values);
+        Format::four(block, column % Format::ELEMENTS, values);
         put(ys + i, 4, Four<T>(), [&](T, uint32_t j) { return (Wide<T>)values[j]; });
     }
 }
 
 #define OF_FORMAT(NAME, FORMAT)                                                                                        \
-    template <typename T> static __device__ void NAME(uint64_t len, const uint8_t *blocks, T *ys) {                    \
-        dequantize<FORMAT>(len, blocks, ys);                                                                           \
+    template <typename T>                                                                                              \
+    static __device__ void NAME(uint64_t len, uint64_t columns, uint64_t stride, const uint8_t *blocks, T *ys) {       \
+        dequantize<FORMAT>(len, columns, stride, blocks, ys);                                                          \
     }                                                                                                                  \
-    KERNEL(NAME, (uint64_t len, const uint8_t *blocks, T *ys), (len, blocks, ys))
+    KERNEL(NAME, (uint64_t len, uint64_t columns, uint64_t stride, const uint8_t *blocks, T *ys),                      \
+           (len, columns, stride, blocks, ys))
 
 OF_FORMAT(dequantize_q4_0, Q4_0)
 OF_FORMAT(dequantize_q8_0, Q8_0)
@@ -108,15 +113,17 @@ OF_FORMAT(dequantize_q4_k, Q4_K)
 OF_FORMAT(dequantize_q5_k, Q5_K)
 OF_FORMAT(dequantize_q6_k, Q6_K)
 
-// NF4: `len` elements of a tensor from `first` on, two a byte, the first in the higher bits. A block of 64 has a scale of 8 bits, which is a
-// number of the code in `levels` behind NF4's own 16, times the f32 of 256 blocks, plus `mean`.
+// NF4: `len` elements in rows of `columns`, from element `first` of the tensor on, whose rows have `width` elements, two a byte, the first in the
+// higher bits. A block of 64 has a scale of 8 bits, which is a number of the code in `levels` behind NF4's own 16, times the f32 of 256
+// blocks, plus `mean`.
 template <typename T>
-static __device__ void dequantize_nf4(uint64_t len, uint64_t first, float mean, const uint8_t *codes, const uint8_t *scales,
-                                      const float *of_scales, const float *levels, T *ys) {
-    for (FOURS(i, len, len)) {
+static __device__ void dequantize_nf4(uint64_t len, uint64_t columns, uint64_t width, uint64_t first, float mean, const uint8_t *codes,
+                                      const uint8_t *scales, const float *of_scales, const float *levels, T *ys) {
+    for (FOURS(i, len, columns)) {
+        const uint64_t from = first + quotient(i, columns) * width + remainder(i, columns);
         float scale = 0;
-        for (uint32_t j = 0; j < unit_of(len); j++) {
-            const uint64_t at = first + i + j;
+        for (uint32_t j = 0; j < unit_of(columns); j++) {
+            const uint64_t at = from + j;
             if (j == 0 || at % 64 == 0) {
                 scale = levels[16 + scales[at / 64]] * of_scales[at / 64 / 256] + mean;
             }
@@ -127,6 +134,6 @@ static __device__ void dequantize_nf4(uint64_t len, uint64_t first, float mean, 
 }
 
 KERNEL(dequantize_nf4,
-       (uint64_t len, uint64_t first, float mean, const uint8_t *codes, const uint8_t *scales, const float *of_scales,
-        const float *levels, T *ys),
-       (len, first, mean, codes, scales, of_scales, levels, ys))
+       (uint64_t len, uint64_t columns, uint64_t width, uint64_t first, float mean, const uint8_t *codes, const uint8_t *scales,
+        const float *of_scales, const float *levels, T *ys),
+       (len, columns, width, first, mean, codes, scales, of_scales, levels, ys))

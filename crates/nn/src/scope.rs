@@ -92,6 +92,17 @@ pub trait Surroundings {
         0
     }
 
+    /// Returns a number that no other work has. [`walks_back_last`](Self::walks_back_last) speaks of the regions of this work.
+    fn work(&self) -> u64 {
+        0
+    }
+
+    /// Returns whether the graph of this work is walked back for the last time now. Its regions then free what they keep as soon as they do
+    /// not need it, and fail in a later backward pass.
+    fn walks_back_last(&self) -> bool {
+        false
+    }
+
     /// The outputs of the region that ran last are copied, until the guard is dropped.
     fn copies(&self) -> Guard {
         Box::new(())

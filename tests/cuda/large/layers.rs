@@ -73,8 +73,9 @@ macro_rules! dequantize {
             let blocks = bytes.iter().map(|byte| f64::from(*byte)).collect::<Vec<_>>();
             let blocks = large.with_rows::<u8>(elements / 256 * bytes.len(), &blocks)?;
             let mut ys = large.zeros::<bf16>(elements)?;
-            let len = elements as u64;
-            launch!(large, code("dequantize"), $kernel, each_element(elements); &len, &blocks, &mut ys);
+            let (len, columns, stride) = (elements as u64, 256u64, bytes.len() as u64);
+            launch!(large, code("dequantize"), $kernel, each_element(elements);
+                &len, &columns, &stride, &blocks, &mut ys);
             large.expect_rows::<bf16>(&ys, &row)
         })
     };
@@ -213,9 +214,10 @@ fn dequantize_nf4(large: &Large) -> Result<()> {
         large.full::<f32>(&levels)?,
         large.zeros::<bf16>(large.elements)?,
     );
-    let (len, first, mean) = (large.elements as u64, 0u64, 0.5f32);
+    // Rows of one element.
+    let (len, one, first, mean) = (large.elements as u64, 1u64, 0u64, 0.5f32);
     launch!(large, code("dequantize"), "dequantize_nf4_bf16", each_element(large.elements);
-        &len, &first, &mean, &codes, &scales, &of_scales, &levels, &mut ys);
+        &len, &one, &one, &first, &mean, &codes, &scales, &of_scales, &levels, &mut ys);
     let last = large.elements - 2;
     for (at, expected) in [(0, 4.5), (1, 9.), (last, 3. * 16.5), (last + 1, 4. * 16.5)] {
         large.expect(&ys, at, expected)?;

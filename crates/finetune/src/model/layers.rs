@@ -90,7 +90,7 @@ impl Block {
             None => (k, v),
             Some(cache) => cache.append(&k, &v)?,
         };
-        let mut options = Attention::default().causal();
+        let mut options = Attention::default().causal().chunk(SCORES);
         if !positions.texts.is_empty() {
             options = options.lengths(&positions.texts, &positions.texts);
         }
@@ -129,16 +129,19 @@ impl Block {
     }
 }
 
+/// The bytes of scores at a time, half of the default: beside them lies all else of a recomputed block.
+const SCORES: usize = 128 << 20;
 /// The bytes of one activation of a sample above which its perceptron is cut, since a trainer cuts batches, but no samples.
 const LONG: usize = 64 << 20;
-/// The bytes of a tile's activations, of which its backward pass has about six at once: what attention takes for scores on a GPU.
-const TILE: usize = 256 << 20;
+/// The bytes of one activation of a tile, 1,024 tokens of Llama-3.1-8B. Its backward pass has five at once, beside a slice of a frozen weight, which
+/// is about what attention takes for its scores.
+const TILE: usize = 28 << 20;
 
 /// The tokens of a perceptron's tile, if a sample is so long, from its tokens and the bytes of an activation for each. A tile costs one more
 /// forward pass.
 fn tile(tokens: usize, of_token: usize) -> Option<usize> {
     let is_long = tokens.saturating_mul(of_token) > LONG;
-    is_long.then(|| (TILE / 6 / of_token.max(1)).max(1))
+    is_long.then(|| (TILE / of_token.max(1)).max(1))
 }
 
 pub fn norm_without_graph(norm: &RmsNorm) -> RmsNorm {

@@ -1,7 +1,7 @@
 //! Quantized matrix products for training what comes before them. Everything else is candle's.
 //!
 //! A quantized weight is frozen: it gets no gradient. What comes before it, such as a LoRA adapter or a norm, is trained through the product
-//! with the dequantized weight. Both passes dequantize a few MiB of the weight at a time, 64 on CUDA, so they take little memory; [`QMatMul`]
+//! with the dequantized weight. Both passes dequantize a few MiB of the weight at a time, 32 on CUDA, so they take little memory; [`QMatMul`]
 //! names two types that are an exception on a GPU. There a kernel reads Q4_0, Q8_0, Q4_K, Q5_K, Q6_K and NF4 in one launch and writes the type of x;
 //! others go through candle's embedding, in f32.
 //!
@@ -28,7 +28,7 @@ const NAME: &str = "qmatmul";
 ///
 /// Where x is in the graph, and within [`seeded`](crate::seeded), as in the closures of candle-headroom's trainers and in a
 /// [`recompute`](crate::recompute()) region, the product is that with the dequantized weight, in the type of x (on the CPU in f32), and
-/// so is the gradient of x, with sums in f32. Some rows of the weight are dequantized at a time, also of one in f16, at most 4 MiB (64 on CUDA) or
+/// so is the gradient of x, with sums in f32. Some rows of the weight are dequantized at a time, also of one in f16, at most 4 MiB (32 on CUDA) or
 /// one row; on a GPU all of a Q8_1 or Q8K weight, for which candle has no kernel that does so, and on Metal all of any.
 ///
 /// Elsewhere, as where a model generates text, the forward pass is candle's. It rounds x to 8 bits, and on CUDA chooses a kernel by the number

@@ -9,7 +9,9 @@ use crate::graph::record_lean;
 use crate::kernel::{dense, in_range, multiply, product, runs_on, sum_type};
 
 /// Bytes of a weight that are dequantized at a time on CUDA, and of sums of gradients that are wider than these.
-const SLICE: usize = 64 << 20;
+const SLICE: usize = 32 << 20;
+/// Of the columns that are dequantized at a time there is a multiple of this many, which is one of each format's blocks.
+const BLOCK: usize = 256;
 
 /// A weight (out, in) that is not trained, and of which some rows are dequantized at a time. A clone shares its memory.
 ///
@@ -222,21 +224,7 @@ impl FrozenWeight {
         };
         let flat = xs.flatten_to(D::Minus2)?.to_dtype(dtype)?;
         let part = |part| self.rows(part, dtype)?.t();
-        let ys = match &self.parts(dtype)?[..] {
-            [whole] => product(1., &flat, &part(*whole)?, dtype)?,
-            parts => {
-                let ys = Tensor::zeros((flat.dim(0)?, rows), dtype, device)?;
-                for &(first, len) in parts {
-                    multiply(
-                        &ys.narrow(1, first, len)?,
-                        false,
-                        &flat,
-                        &part((first, len))?,
-                    )?;
-                }
-                ys
-            }
-        };
+        let ys = by_columns(&flat, rows, &self.parts(dtype)?, part)?;
         let mut dims = xs.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = rows;
@@ -244,7 +232,7 @@ impl FrozenWeight {
         ys.to_dtype(xs.dtype())?.reshape(dims)
     }
 
-    /// dy · W of (samples, out), some rows of the weight at a time: in the type of sums, or of dy where that is rounded once.
+    /// dy · W of (samples, out), some of the weight at a time: in the type of sums, or of dy where that is rounded once.
     fn gradient(&self, dys: &Tensor) -> Result<Tensor> {
         let wide = sum_type(dys.dtype());
         // A weight of 16 bits is not rounded to others, and where candle multiplies, sums would be narrow.
@@ -254,6 +242,12 @@ impl FrozenWeight {
             true => dys.dtype(),
             false => wide,
         };
+        let (rows, width) = self.dims()?;
+        if dtype == dys.dtype() && self.has_columns() {
+            let len = SLICE / (rows * dtype.size_in_bytes()).max(1) / BLOCK * BLOCK;
+            let part = |columns| self.part([(0, rows), columns], dtype);
+            return by_columns(dys, width, &parts(width, len.max(BLOCK)), part);
+        }
         let (parts, tokens) = (self.parts(dtype)?, dys.dim(0)?);
         if parts.is_empty() {
             bail!("qmatmul: a weight without rows")
@@ -274,7 +268,6 @@ impl FrozenWeight {
             sum.map_or_else(|| bail!("qmatmul: a weight without rows"), Ok)
         };
         // Sums that are wider than their result, of some tokens at a time: a weight is dequantized again for each of these.
-        let width = self.dims()?.1;
         let most = (SLICE / (width * of_sum.size_in_bytes()).max(1)).max(1);
         if of_sum == dys.dtype() || !has_products || tokens <= most {
             return sum_of(dys);
@@ -296,8 +289,7 @@ impl FrozenWeight {
             true => (bytes / (width * dtype.size_in_bytes()).max(1)).max(1),
             false => rows.max(1),
         };
-        let firsts = (0..rows).step_by(len);
-        Ok(firsts.map(|first| (first, len.min(rows - first))).collect())
+        Ok(parts(rows, len))
     }
 
     /// Whether single rows can be dequantized, and their products be written to a part of a tensor.
@@ -310,27 +302,70 @@ impl FrozenWeight {
         runs_on(&device) && (has_kernel || device.is_cpu())
     }
 
+    /// Whether single columns can be dequantized too, which a kernel does.
+    fn has_columns(&self) -> bool {
+        use GgmlDType::{Q4_0, Q4K, Q5K, Q6K, Q8_0};
+        let has_kernel = match self {
+            Self::Ggml(weight) => matches!(weight.dtype(), Q4_0 | Q8_0 | Q4K | Q5K | Q6K),
+            _ => true,
+        };
+        has_kernel && self.device().is_cuda() && self.has_rows()
+    }
+
     /// So many rows from a number on.
-    pub(crate) fn rows(&self, (first, len): (usize, usize), dtype: DType) -> Result<Tensor> {
-        let rows = match self {
+    pub(crate) fn rows(&self, rows: (usize, usize), dtype: DType) -> Result<Tensor> {
+        self.part([rows, (0, self.dims()?.1)], dtype)
+    }
+
+    /// Some rows and columns, of each the first one and how many. All columns, unless [`has_columns`](Self::has_columns).
+    fn part(&self, [rows, columns]: [(usize, usize); 2], dtype: DType) -> Result<Tensor> {
+        let (first, len) = rows;
+        let part = match self {
             Self::Ggml(weight) if !self.has_rows() => weight.dequantize(&weight.device()),
             #[cfg(feature = "cuda")]
             Self::Nf4(weight) if weight.device().is_cuda() => {
-                return crate::kernel::cuda::nf4_rows(weight, (first, len), dtype);
+                return crate::kernel::cuda::nf4_part(weight, [rows, columns], dtype);
             }
             Self::Nf4(weight) => weight.rows(first, len),
-            Self::Tensor(weight) => weight.narrow(0, first, len),
+            Self::Tensor(weight) => weight
+                .narrow(0, first, len)?
+                .narrow(1, columns.0, columns.1),
             Self::Ggml(weight) => {
                 #[cfg(feature = "cuda")]
                 if weight.device().is_cuda()
-                    && let Some(rows) = crate::kernel::cuda::ggml_rows(weight, (first, len), dtype)?
+                    && let Some(part) =
+                        crate::kernel::cuda::ggml_part(weight, [rows, columns], dtype)?
                 {
-                    return Ok(rows);
+                    return Ok(part);
                 }
                 let numbers = (first as u32, (first + len) as u32);
                 weight.embedding(&Tensor::arange(numbers.0, numbers.1, &weight.device())?)
             }
         };
-        rows?.to_dtype(dtype)
+        part?.to_dtype(dtype)
     }
+}
+
+/// Parts of so many rows or columns: the first one and the number of each.
+fn parts(all: usize, len: usize) -> Vec<(usize, usize)> {
+    let firsts = (0..all).step_by(len);
+    firsts.map(|first| (first, len.min(all - first))).collect()
+}
+
+/// x times each part of a matrix of `width` columns, given some of the columns.
+fn by_columns(
+    xs: &Tensor,
+    width: usize,
+    parts: &[(usize, usize)],
+    part: impl Fn((usize, usize)) -> Result<Tensor>,
+) -> Result<Tensor> {
+    if let [whole] = parts {
+        return product(1., xs, &part(*whole)?, xs.dtype());
+    }
+    let ys = Tensor::zeros((xs.dim(0)?, width), xs.dtype(), xs.device())?;
+    for &(first, len) in parts {
+        let part = part((first, len))?;
+        multiply(&ys.narrow(1, first, len)?, false, xs, &part)?;
+    }
+    Ok(ys)
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 use parking_lot::Mutex;
 
+use super::region::RecomputeError;
 use super::scope::is_within;
 use crate::graph::{address, is_output};
 use crate::kernel::cuda::{Away, Host, Stays};
@@ -182,6 +183,8 @@ type Stored = Mutex<State>;
 enum State {
     Here(Tensor),
     Away(Away),
+    /// Freed, because nothing needs it any more.
+    Gone,
 }
 
 impl Kept {
@@ -213,6 +216,7 @@ impl Kept {
         let whole = match &mut *self.stored.lock() {
             State::Here(tensor) => tensor.reshape(&self.whole)?,
             State::Away(away) => away.arrive(&self.whole, false)?,
+            State::Gone => return Err(RecomputeError::walked_again()),
         };
         match self.start {
             Some(start) => whole.narrow(0, start, self.shape.dims2()?.0),
@@ -227,12 +231,25 @@ impl Kept {
                 Ok(Var::from_tensor(&tensor.reshape(&self.whole)?)?.into_inner())
             }
             State::Away(away) => away.arrive(&self.whole, true),
+            State::Gone => Err(RecomputeError::walked_again()),
         }
+    }
+
+    /// Frees what is kept on the device.
+    pub fn free(&self) {
+        let state = &mut *self.stored.lock();
+        if let State::Here(_) = state {
+            *state = State::Gone;
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        matches!(*self.stored.lock(), State::Gone)
     }
 
     fn if_away(&self, work: impl Fn(&mut Away) -> Result<()>) -> Result<()> {
         match &mut *self.stored.lock() {
-            State::Here(_) => Ok(()),
+            State::Here(_) | State::Gone => Ok(()),
             State::Away(away) => work(away),
         }
     }
@@ -270,6 +287,11 @@ impl Inputs {
             .try_for_each(|kept| kept.if_away(Away::left))
     }
 
+    /// Frees those that are on the device.
+    pub fn free(&self) {
+        self.kept.iter().for_each(Kept::free);
+    }
+
     /// Begins to fetch the inputs of the region that is differentiated after this one.
     pub fn fetch_before(&self) {
         let before = self.before.upgrade();
@@ -298,11 +320,14 @@ impl Scope {
     }
 }
 
-/// Keeps the outputs of a region, which may become inputs of another one.
-pub fn outputs(outputs: &[Tensor]) -> Vec<Kept> {
+/// Keeps the outputs of a region, which may become inputs of another one. Their values are kept if they will be compared.
+pub fn outputs(outputs: &[Tensor], are_compared: bool) -> Vec<Kept> {
     let kept: Vec<_> = (outputs.iter())
         .map(|output| Kept::new(&output.detach()))
         .collect();
+    if !are_compared {
+        kept.iter().for_each(Kept::free);
+    }
     SCOPE.with_borrow_mut(|scope| {
         if let Some(scope) = scope.as_mut().filter(|_| !is_within()) {
             for (output, kept) in outputs.iter().zip(&kept) {

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
 use parking_lot::Mutex;
 
 use super::offload::{self, Inputs, Kept};
@@ -49,25 +49,29 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         run,
         place,
     };
-    put(&sources, outputs, move |arrived, first| {
+    put(&sources, outputs, move |arrived, first, is_last| {
         let inputs = kept.kept.iter().zip(&region.needs);
         let inputs = inputs.map(|(input, needs)| match needs {
             true => input.variable(),
             false => input.get(),
         });
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        if is_last {
+            kept.free();
+        }
         kept.fetch_before();
         region.differentiate(&inputs, arrived, first)
     })
 }
 
-/// Puts the outputs of a region into the graph. `differentiate` is given the gradients of those that have one, and the outputs of the first
-/// run.
+/// Puts the outputs of a region into the graph. `differentiate` is given the gradients of those that have one, the outputs of the first run, and
+/// whether no other backward pass will come.
 pub(super) fn put(
     sources: &[&Tensor],
     outputs: Vec<Tensor>,
-    differentiate: impl Fn(Mail, &[Kept]) -> Result<Mail> + Send + Sync + 'static,
+    differentiate: impl Fn(Mail, &[Kept], bool) -> Result<Mail> + Send + Sync + 'static,
 ) -> Result<Vec<Tensor>> {
+    let made_in = current().map(|surroundings| surroundings.work());
     let first = Arc::new(OnceLock::<Vec<Kept>>::new());
     let known = Arc::clone(&first);
     let backward = move |arrived: Mail, _: &[Tensor]| {
@@ -75,13 +79,19 @@ pub(super) fn put(
             return Ok(Mail::new());
         }
         let first = known.get().map_or(&[][..], Vec::as_slice);
-        scope::differentiated(|| differentiate(arrived, first)).map_err(SecondRun::mark)
+        let is_last = current().is_some_and(|s| s.walks_back_last() && Some(s.work()) == made_in);
+        let done = scope::differentiated(|| differentiate(arrived, first, is_last));
+        if is_last {
+            first.iter().for_each(Kept::free);
+        }
+        done.map_err(SecondRun::mark)
     };
     // The region keeps them itself, since they may leave the device.
     let keeps_outputs = false;
     let backward = Box::new(backward);
     let outputs = operation("recompute", sources, outputs, keeps_outputs, backward)?;
-    first.get_or_init(|| offload::outputs(&outputs));
+    let are_compared = outputs.iter().any(|output| will_compare(output.device()));
+    first.get_or_init(|| offload::outputs(&outputs, are_compared));
     Ok(outputs)
 }
 
@@ -193,6 +203,11 @@ thread_local! {
     static COMPARED: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Whether outputs of a region on this device are compared with those of its second run.
+fn will_compare(device: &Device) -> bool {
+    device.is_cpu() || COMPARED.get() < FIRST
+}
+
 /// Fails if an output of the second run has another shape, type or other values than that of the first. Values may differ by
 /// some roundings, since a sum may be split among threads in another way.
 fn check(first: &Kept, again: &Tensor) -> Result<()> {
@@ -203,12 +218,12 @@ fn check(first: &Kept, again: &Tensor) -> Result<()> {
             (&first.shape, first.dtype),
         )));
     }
+    // One whose first value is gone was not to be compared by the thread that ran it.
+    if !will_compare(again.device()) || first.is_gone() {
+        return Ok(());
+    }
     if !again.device().is_cpu() {
-        let compared = COMPARED.get();
-        if compared >= FIRST {
-            return Ok(());
-        }
-        COMPARED.set(compared + 1);
+        COMPARED.set(COMPARED.get() + 1);
     }
     let roundings = match first.dtype {
         DType::BF16 => 4. / 128.,
@@ -262,6 +277,14 @@ impl RecomputeError {
     /// Inside an [`io::Error`]: of candle's variants that can hold any error, it is the one whose content can be downcast.
     fn differs(text: String) -> Error {
         Error::Io(io::Error::other(Self(text)))
+    }
+
+    /// A second backward pass, after a last one.
+    pub(super) fn walked_again() -> Error {
+        Self::differs(
+            "has freed its inputs in the backward pass that its trainer made: compute the loss again, or detach what you keep of a step"
+                .to_owned(),
+        )
     }
 
     /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.

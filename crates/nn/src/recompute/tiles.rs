@@ -117,7 +117,7 @@ fn record(x: &Tensor, tokens: usize, f: OfTile) -> Result<Tensor> {
         true => outputs,
         false => {
             let known = vars.clone();
-            put(&sources, outputs, move |arrived, first| {
+            put(&sources, outputs, move |arrived, first, is_last| {
                 let of_tile = |at, tile, mail, first| {
                     let region = Region {
                         needs: vec![needs],
@@ -128,6 +128,9 @@ fn record(x: &Tensor, tokens: usize, f: OfTile) -> Result<Tensor> {
                     region.differentiate(&[tile], mail, &[first])
                 };
                 let mut gradients = differentiate(tiles, &kept, needs, arrived, first, of_tile)?;
+                if is_last {
+                    kept.free();
+                }
                 let of_vars = gradients.iter_mut().skip(usize::from(needs));
                 for (gradient, var) in of_vars.zip(&known) {
                     if let Some(sum) = gradient {

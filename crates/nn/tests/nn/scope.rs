@@ -1,13 +1,13 @@
 //! What layers are told by whoever runs them, and what they tell.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use candle_headroom_nn::scope::{Guard, Surroundings, watch, within};
-use candle_headroom_nn::{SecondRun, recompute};
+use candle_headroom_nn::{RecomputeError, SecondRun, recompute, recompute_tiled};
 
 /// Writes down what it is told.
 #[derive(Default)]
@@ -136,5 +136,69 @@ fn a_panic_ends_the_surroundings() -> Result<()> {
     assert!(panicked.is_err());
     loss.backward()?;
     assert!(notes.told.take().is_empty());
+    Ok(())
+}
+
+/// Work whose graph is walked back for the last time, once that is said.
+#[derive(Default)]
+struct Last {
+    work: u64,
+    is_last: Cell<bool>,
+}
+
+impl Surroundings for Last {
+    fn work(&self) -> u64 {
+        self.work
+    }
+
+    fn walks_back_last(&self) -> bool {
+        self.is_last.get()
+    }
+}
+
+/// A region of the same work frees its inputs in the last pass, with the same bits, and says so in another one. One of earlier work does not.
+#[test]
+fn a_graph_that_is_walked_back_last_is_freed() -> Result<()> {
+    let xs = Var::new(&[1f32, 2., 3.], &Device::Cpu)?;
+    let gradient = |loss: &Tensor| {
+        loss.backward()?
+            .get(&xs)
+            .expect("a gradient")
+            .to_vec1::<f32>()
+    };
+    fn tiled(xs: &Tensor) -> Result<Tensor> {
+        recompute_tiled(&xs.reshape((3, 1))?, 2, |xs| xs.sqr())
+    }
+    let expected = gradient(&tiled(&xs.exp()?)?.sum_all()?)?;
+    let [earlier, work] = [1, 2].map(|work| {
+        Rc::new(Last {
+            work,
+            ..Last::default()
+        })
+    });
+    let shared = within(earlier, || recompute(xs.as_tensor(), |xs| xs.exp()))?;
+    let [whole, other] = within(work.clone(), || -> Result<_> {
+        let inner = recompute(&shared, |xs| recompute(xs, tiled))?.sum_all()?;
+        Ok([inner, tiled(&shared)?.sum_all()?])
+    })?;
+    // Any number of times before.
+    for loss in [&whole, &other, &whole] {
+        assert_eq!(within(work.clone(), || gradient(loss))?, expected);
+    }
+    work.is_last.set(true);
+    for loss in [&whole, &other] {
+        assert_eq!(within(work.clone(), || gradient(loss))?, expected);
+        let error = gradient(loss).expect_err("a second pass");
+        let error = RecomputeError::of(&error)
+            .expect("of the region")
+            .to_string();
+        assert!(
+            error.starts_with("a recomputed region has freed its inputs in the backward pass"),
+            "{error}"
+        );
+    }
+    // What was made before lasts.
+    let loss = tiled(&shared)?.sum_all()?;
+    assert_eq!(gradient(&loss)?, expected);
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(crate) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
     Argument, Away, CudaKernel, Host, Launch, Module, Turn, add_to_rows, copied, each_row,
-    ggml_rows, losses_of_rows, multiply, nf4_rows, product_of, put_product, regular, rotate_both,
+    ggml_part, losses_of_rows, multiply, nf4_part, product_of, put_product, regular, rotate_both,
     run, scale, sums_by_row, unread,
 };
 

@@ -10,7 +10,7 @@ mod strided;
 use candle_core::backend::BackendDevice;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
 
-pub use dequantize::{ggml_rows, nf4_rows};
+pub use dequantize::{ggml_part, nf4_part};
 pub use in_place::{add_to_rows, losses_of_rows, scale};
 pub use kernels::{CudaKernel, run, sums_by_row};
 pub(crate) use launch::module;
