@@ -60,7 +60,7 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
     let path = folder.path().join("tokens.bin");
     write(&path, bytes)?;
     let tokens = Arc::new(
-        Tokens::builder(&path)
+        Tokens::builder([&path])
             .window(WINDOW)
             .stride(STRIDE)
             .open()?,

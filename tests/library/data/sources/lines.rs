@@ -21,7 +21,7 @@ proptest! {
         let file = file(text.as_bytes());
         let lines = Lines::open(file.path()).unwrap();
         prop_assert_eq!(all(&lines), text.lines().collect::<Vec<_>>());
-        let costs: usize = (0..lines.len()).map(|index| lines.cost(index)).sum();
+        let costs: usize = (0..lines.len()).map(|index| lines.cost(index).unwrap()).sum();
         prop_assert_eq!(costs, text.len());
         is_out_of_range(&lines);
 
