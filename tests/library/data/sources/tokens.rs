@@ -1,5 +1,6 @@
 use candle_core::DType;
-use candle_headroom::data::{Dataset, TokenType, Tokens, TokensBuilder, stack_tokens};
+use candle_headroom::ByteSize;
+use candle_headroom::data::{Dataset, TokenType, Tokens, TokensBuilder, glob, stack_tokens};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
@@ -61,11 +62,16 @@ proptest! {
     #[test]
     fn documents_end_with_their_token_and_lose_none(
         tokens in prop::collection::vec(0..4u32, 1..100),
+        more in prop::collection::vec(0..4u32, 1..100),
         kind in prop::sample::select(vec![TokenType::U8, TokenType::U16, TokenType::U32]),
+        index in 0_u64..400,
     ) {
-        let file = file(&bytes(&tokens, kind));
-        let documents = Tokens::builder([file.path()]).dtype(kind).documents(3).open().unwrap();
-        let expected: Vec<&[u32]> = tokens.split_inclusive(|token| *token == 3).collect();
+        let files = [&tokens, &more].map(|tokens| file(&bytes(tokens, kind)));
+        let builder = Tokens::builder(files.each_ref().map(NamedTempFile::path)).dtype(kind);
+        // An index for all documents or a few of them.
+        let documents = builder.documents(3).index_bytes(ByteSize(index)).open().unwrap();
+        let expected = [&tokens, &more].into_iter();
+        let expected: Vec<&[u32]> = expected.flat_map(|tokens| tokens.split_inclusive(|token| *token == 3)).collect();
         prop_assert_eq!(documents.len(), expected.len());
         for (index, expected) in expected.iter().enumerate() {
             prop_assert_eq!(documents.get(index).unwrap().to_vec().unwrap(), *expected);
@@ -90,6 +96,73 @@ fn documents_are_found_across_the_blocks_of_the_scan() {
         .map(|index| documents.get(index).unwrap().len())
         .collect();
     assert_eq!(found, lengths);
+}
+
+/// Files of a pattern come in the order of their names, each with the type of its header, and no window goes over the end of one.
+#[test]
+fn several_files_are_one_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let save =
+        |name: &str, content: &[u8]| std::fs::write(folder.path().join(name), content).unwrap();
+    save("b.bin", &bytes(&[20, 21, 22, 23, 24], TokenType::U16));
+    let mut wide = bytes(&[20_240_801, 7, 4], TokenType::U32);
+    wide.resize(1024, 0);
+    wide.extend(bytes(&[10, 11, 1 << 20, 13], TokenType::U32));
+    save("a.bin", &wide);
+    save("c.txt", b"no tokens");
+    std::fs::create_dir(folder.path().join("d.bin")).unwrap();
+
+    let files = glob(folder.path().join("*.bin")).unwrap();
+    assert_eq!(
+        files,
+        ["a.bin", "b.bin"].map(|name| folder.path().join(name))
+    );
+    let windows = Tokens::builder(&files).window(2).open().unwrap();
+    let all = (0..windows.len()).map(|index| windows.get(index).unwrap());
+    let batch = stack_tokens(all.collect()).unwrap();
+    assert_eq!(
+        batch.to_vec2::<u32>().unwrap(),
+        [[10, 11], [1 << 20, 13], [20, 21], [22, 23]]
+    );
+    assert_eq!(windows.blocks(), [2, 4]);
+    assert!(
+        windows.name().ends_with("a.bin and 1 more"),
+        "{}",
+        windows.name()
+    );
+    is_out_of_range(&windows);
+
+    // A file that is too short is named, not left out.
+    let error = Tokens::builder(&files).window(5).open().unwrap_err();
+    assert_eq!(at(&error).0, files[0]);
+    let error = Tokens::builder(&files)
+        .dtype(TokenType::U16)
+        .window(2)
+        .open()
+        .unwrap_err();
+    assert!(
+        at(&error)
+            .2
+            .contains("tokens of type U32: leave out `dtype`"),
+        "{error}"
+    );
+    let error = glob(folder.path().join("*.tokens")).unwrap_err();
+    assert_eq!(at(&error).0, folder.path().join("*.tokens"));
+    assert!(
+        error.to_string().ends_with("*.tokens: matches no file"),
+        "{error}"
+    );
+    assert!(
+        glob(folder.path().join("***"))
+            .unwrap_err()
+            .to_string()
+            .contains("is no pattern")
+    );
+    let none: [&str; 0] = [];
+    assert_eq!(
+        setting(Tokens::builder(none).window(2)),
+        "tokens need at least one file"
+    );
 }
 
 #[test]
