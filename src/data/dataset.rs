@@ -75,7 +75,7 @@ pub trait Dataset: Send + Sync {
 
     /// Returns where each block of samples ends that are read faster together than one by one, such as those of a file, for
     /// [`LoaderBuilder::blocks`](super::LoaderBuilder::blocks): rising numbers, of which the last one is the number of samples. By default
-    /// blocks of 1,024 samples. If there are more than 2^20 blocks, neighbours are merged.
+    /// blocks of 1,024 samples. If there are more than 2^18 blocks, neighbours are merged.
     fn blocks(&self) -> Vec<usize> {
         even_blocks(self.len())
     }

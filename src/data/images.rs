@@ -289,6 +289,15 @@ impl Listing {
                         "is no index of images: {error}; delete it, or name another file"
                     ))
                 })?;
+                if let Some(name) = kept
+                    .names()
+                    .find(|name| !name.to_str().is_some_and(files::is_plain))
+                {
+                    return Err(wrong(format!(
+                        "names {}, which is no entry of a folder",
+                        name.display()
+                    )));
+                }
                 if kept.is_of(path) {
                     return Ok(kept);
                 }
@@ -316,6 +325,17 @@ impl Listing {
             );
         }
         Ok(listing)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &Path> {
+        let classes = self.classes.iter();
+        classes.flat_map(|class| {
+            class
+                .images
+                .iter()
+                .map(PathBuf::as_path)
+                .chain([Path::new(&class.name)])
+        })
     }
 
     fn times(&self) -> impl Iterator<Item = Option<SystemTime>> {

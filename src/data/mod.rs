@@ -28,7 +28,8 @@
 //! - **The order is a function.** The samples of a batch follow from the number of samples, the seed, the epoch and the options of batches.
 //!   The numbers of threads and ranks do not change them. A shuffled order is a pseudo-random permutation that is computed for each place by
 //!   itself (a Feistel network, Luby and Rackoff 1988, with cycle walking, Black and Rogaway 2002). So no list of indices is stored, and a
-//!   [`Position`] is a few numbers however large the dataset is.
+//!   [`Position`] is a few numbers however large the dataset is. With [`blocks`](LoaderBuilder::blocks) blocks of samples are permuted, and then
+//!   the samples of a window of blocks.
 //! - **Each sample once.** In an epoch each sample is in one batch and on one rank, also in a run that was interrupted and resumed.
 //!   [`drop_last`](LoaderBuilder::drop_last), [`skip_failures`](LoaderBuilder::skip_failures) and [`mixture`](LoaderBuilder::mixture) are the
 //!   options that change this.

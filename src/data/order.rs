@@ -1,8 +1,6 @@
 //! The order of samples as a function: no list of them is kept, however many there are. And how they are cut into batches,
 //! within windows of an epoch, so that a batch is found by its place, without those before.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 
 use crate::error::{Result, invalid};
@@ -42,9 +40,18 @@ struct Blocks {
     ends: Vec<usize>,
     /// The number of blocks whose samples are shuffled together.
     window: usize,
-    /// By the pass through the part: at which place each block of its order begins. Of the last two passes, because those of a part of a
+    /// The blocks in the order of a pass through the part. Of the last two passes, because those of a part of a
     /// mixture overlap.
-    passes: Mutex<Vec<(u64, Arc<[usize]>)>>,
+    passes: Mutex<Vec<(u64, Vec<Block>)>>,
+}
+
+/// A block of an order.
+#[derive(Debug)]
+struct Block {
+    /// Where it begins in the order.
+    place: usize,
+    /// Its first sample.
+    sample: usize,
 }
 
 /// The blocks of a dataset for [`Order`]: where they end, and how many are shuffled together.
@@ -53,8 +60,8 @@ pub(super) struct ByBlocks {
     pub(super) window: usize,
 }
 
-/// Of the blocks of an order there are at most so many, because 16 bytes are stored for each; more are merged with their neighbours.
-const MOST_BLOCKS: usize = 1 << 20;
+/// Of the blocks of an order there are at most so many, because 40 bytes are stored for each; more are merged with their neighbours.
+const MOST_BLOCKS: usize = 1 << 18;
 
 /// The samples of a block of which nothing is known.
 const BLOCK: usize = 1024;
@@ -203,9 +210,15 @@ impl Order {
         let Some((number, part, draw)) = self.draw(seed, epoch, place) else {
             return place;
         };
-        let drawn = u128::from(epoch) * part.quota as u128 + draw as u128;
-        let [pass, place] = [drawn / part.len as u128, drawn % part.len as u128];
-        let (key, place) = ([seed, pass as u64, number as u64 + 1], place as usize);
+        let (pass, place) = match part.quota == part.len {
+            true => (epoch, draw),
+            false => {
+                let drawn = u128::from(epoch) * part.quota as u128 + draw as u128;
+                let len = part.len as u128;
+                ((drawn / len) as u64, (drawn % len) as usize)
+            }
+        };
+        let key = [seed, pass, number as u64 + 1];
         let within = match &part.blocks {
             Some(blocks) => blocks.index(key, place),
             None => permuted(part.len, key, place),
@@ -215,12 +228,12 @@ impl Order {
 
     /// The part that a place of an epoch belongs to, with its number, and how many places before belong to it.
     fn draw(&self, seed: u64, epoch: u64, place: usize) -> Option<(usize, &Part, usize)> {
-        let mut place = place;
-        if self.parts.len() > 1 {
-            let start = place - place % CHUNK;
-            let len = CHUNK.min(self.len - start);
-            place = start + permuted(len, [seed, epoch, !(start as u64)], place - start);
+        if let [whole] = self.parts.as_slice() {
+            return Some((0, whole, place));
         }
+        let start = place - place % CHUNK;
+        let len = CHUNK.min(self.len - start);
+        let mut place = start + permuted(len, [seed, epoch, !(start as u64)], place - start);
         // Of the places that no part before has taken, the next part takes its share, evenly: before a place as many as the share of the places
         // before, rounded down. So the places of a part come in order, and none of two parts is the same.
         let mut places = self.len;
@@ -356,45 +369,40 @@ impl Batching {
 impl Blocks {
     /// The sample at a place of a pass.
     fn index(&self, key: [u64; 3], place: usize) -> usize {
-        let starts = self.starts(key);
-        let start = |block: usize| starts.get(block).copied().unwrap_or(0);
-        let block = |place: usize| starts.partition_point(|start| *start <= place) - 1;
-        let window = block(place) / self.window;
-        let first = start(window * self.window);
-        let after = starts.get((window + 1).saturating_mul(self.window));
-        let len = after.or(self.ends.last()).map_or(0, |after| after - first);
         let [seed, pass, part] = key;
-        let of_window = [mix(seed ^ !(window as u64)), pass, part];
-        let place = first + permuted(len, of_window, place - first);
-        let (block, begin) = (block(place), start(block(place)));
-        self.begin(permuted(self.ends.len(), key, block)) + place - begin
-    }
-
-    /// The first sample of a block.
-    fn begin(&self, block: usize) -> usize {
-        let before = block
-            .checked_sub(1)
-            .and_then(|before| self.ends.get(before));
-        before.copied().unwrap_or(0)
-    }
-
-    /// The place at which each block begins, in the order of a pass.
-    fn starts(&self, key: [u64; 3]) -> Arc<[usize]> {
         let mut passes = self.passes.lock();
-        if let Some((_, starts)) = passes.iter().find(|(pass, _)| *pass == key[1]) {
-            return Arc::clone(starts);
-        }
-        let mut after = 0;
-        let starts = (0..self.ends.len()).map(|place| {
-            let block = permuted(self.ends.len(), key, place);
-            let start = after;
-            after += self.begin(block + 1) - self.begin(block);
-            start
+        let known = passes.iter().position(|(known, _)| *known == pass);
+        let at = known.unwrap_or_else(|| {
+            passes.truncate(1);
+            passes.insert(0, (pass, self.order(key)));
+            0
         });
-        let starts: Arc<[usize]> = starts.collect();
-        passes.truncate(1);
-        passes.insert(0, (key[1], Arc::clone(&starts)));
-        starts
+        let order = passes.get(at).map_or(&[][..], |(_, order)| order);
+        let block = |blocks: &[Block], place| blocks.partition_point(|it| it.place <= place) - 1;
+        let window = block(order, place) / self.window;
+        let blocks = order.chunks(self.window).nth(window).unwrap_or_default();
+        let first = blocks.first().map_or(0, |it| it.place);
+        let after = order.get((window + 1).saturating_mul(self.window));
+        let end = after.map(|it| it.place).or(self.ends.last().copied());
+        let of_window = [mix(seed ^ !(window as u64)), pass, part];
+        let len = end.unwrap_or(0) - first;
+        let place = first + permuted(len, of_window, place - first);
+        let found = blocks.get(block(blocks, place));
+        found.map_or(place, |it| it.sample + place - it.place)
+    }
+
+    /// The blocks in the order of a pass.
+    fn order(&self, key: [u64; 3]) -> Vec<Block> {
+        let end = |block: usize| self.ends.get(block).copied().unwrap_or(0);
+        let mut after = 0;
+        let blocks = (0..self.ends.len()).map(|at| {
+            let block = permuted(self.ends.len(), key, at);
+            let sample = block.checked_sub(1).map_or(0, end);
+            let place = after;
+            after += end(block) - sample;
+            Block { place, sample }
+        });
+        blocks.collect()
     }
 }
 

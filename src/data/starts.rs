@@ -7,8 +7,9 @@ use super::cache::Cache;
 /// What an index may take if nothing else was asked.
 pub(super) const INDEX: ByteSize = ByteSize::mib(32);
 
-/// Of the starts that are not stored, those that were found last take so many bytes.
-const FOUND: u64 = 4 << 20;
+/// Of the starts that are not stored, those of the last stretches that were found are kept: of so many, because they are looked through one by one,
+/// and in so many bytes.
+const FOUND: [u64; 2] = [64, 4 << 20];
 
 /// The starts of samples. Once they would take too many bytes, only each second is stored, then each fourth and so on, and the others are
 /// found again by reading from a stored one to the next.
@@ -31,7 +32,7 @@ impl<T: Copy> Starts<T> {
             stride: 1,
             len: 0,
             most: most.max(2) & !1,
-            found: Cache::new(FOUND),
+            found: Cache::new(0),
         }
     }
 
@@ -53,6 +54,9 @@ impl<T: Copy> Starts<T> {
     /// After the last one.
     pub(super) fn finish(&mut self) {
         self.stored.shrink_to_fit();
+        let [stretches, most] = FOUND;
+        let stretch = (self.stride * size_of::<T>()) as u64;
+        self.found = Cache::new(most.min(stretches.saturating_mul(stretch)));
     }
 
     pub(super) fn len(&self) -> usize {

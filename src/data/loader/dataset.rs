@@ -83,7 +83,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     ///
     /// The order is still a function of seed, epoch and place: it does not depend on workers and ranks, and a saved position continues exactly. A
     /// larger window mixes better, and more has to be cached: of Parquet files the decoded row groups of a
-    /// window. Up to 16 MiB are taken for the places of the blocks.
+    /// window. Up to 10 MiB are taken for the places of the blocks.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

@@ -243,7 +243,7 @@ fn a_position_of_other_blocks_is_refused() {
     }
 }
 
-/// However many samples and blocks there are, the order takes 16 MiB and a position is short.
+/// However many samples and blocks there are, the order takes 10 MiB and a position is short.
 #[test]
 fn blocks_of_huge_datasets_are_merged() {
     let mut loader = by_blocks(Many(1 << 50))
@@ -255,7 +255,7 @@ fn blocks_of_huge_datasets_are_merged() {
     indices.sort_unstable();
     indices.dedup();
     assert_eq!(indices.len(), 1000);
-    let mut blocks: Vec<_> = indices.iter().map(|index| index >> 30).collect();
+    let mut blocks: Vec<_> = indices.iter().map(|index| index >> 32).collect();
     blocks.dedup();
     assert_eq!(blocks.len(), 8);
     let text = serde_json::to_string(loader.state()).unwrap();

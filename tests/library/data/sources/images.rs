@@ -330,6 +330,20 @@ fn an_index_is_used_until_a_folder_changes() {
     fs::remove_dir_all(&classes[0]).unwrap();
     assert_eq!(len(), 2);
 
+    // An index leads to no file elsewhere.
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace("4.png", "../4.png")).unwrap();
+    let error = ImageFolder::builder(folder.path())
+        .index(&index)
+        .open()
+        .unwrap_err();
+    assert!(
+        at(&error)
+            .2
+            .starts_with("names ../4.png, which is no entry"),
+        "{error}"
+    );
+
     fs::write(&index, "{}").unwrap();
     let error = ImageFolder::builder(folder.path())
         .index(&index)
