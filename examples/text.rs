@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
         let path = folder.path().join(name);
         std::fs::write(&path, tokens)?; // a tokenizer writes U16 or U32
         // A window has one token more than the context, because it holds the next tokens too.
-        let tokens = Tokens::builder(path).dtype(TokenType::U8);
+        let tokens = Tokens::builder([path]).dtype(TokenType::U8);
         anyhow::Ok(tokens.window(CONTEXT + 1).stride(CONTEXT).open()?)
     };
     let (train, validation) = text.split_at(text.len() / 10 * 9);

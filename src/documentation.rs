@@ -57,6 +57,7 @@ pages! {
         other_loops "other-loops"
         evaluate "evaluate"
         feed_the_gpu "feed-the-gpu"
+        large_data "large-data"
         resume_after_preemption "resume-after-preemption"
         from_tensorflow "from-tensorflow"
         from_pytorch "from-pytorch"

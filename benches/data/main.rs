@@ -1,7 +1,10 @@
 //! Reading samples, against the plain work that it cannot do without.
 //!
-//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting` or `memory`.
+//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting`, `memory`, `index` or `blocks`. The part
+//! `index-of-a-billion` runs only if it is asked for: it writes a file of 2 GB.
 
+mod blocks;
+mod index;
 mod loader;
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,10 +15,12 @@ use support::{is_quick, measures_with_steady_heap};
 
 type Part = fn(bool) -> anyhow::Result<()>;
 
-const PARTS: [(&str, Part); 3] = [
+const PARTS: [(&str, Part); 5] = [
     ("tokens", tokens::compare),
     ("waiting", loader::waiting),
     ("memory", loader::memory),
+    ("index", index::of_a_part),
+    ("blocks", blocks::compare),
 ];
 
 #[global_allocator]
@@ -26,6 +31,9 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let is_asked = |name: &str| std::env::args().any(|argument| argument == name);
+    if is_asked("index-of-a-billion") {
+        return index::of_a_billion();
+    }
     let all = !PARTS.iter().any(|(name, _)| is_asked(name));
     for (name, part) in PARTS {
         if all || is_asked(name) {

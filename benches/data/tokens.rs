@@ -18,7 +18,7 @@ const WINDOW: usize = 1_025;
 const STRIDE: usize = 1_024;
 const SAMPLES: usize = 64;
 
-fn write(path: &Path, bytes: usize) -> anyhow::Result<()> {
+pub fn write(path: &Path, bytes: usize) -> anyhow::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut random = StdRng::seed_from_u64(16);
     let block: Vec<u8> = (0..1 << 20).map(|_| random.random()).collect();
@@ -60,7 +60,7 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
     let path = folder.path().join("tokens.bin");
     write(&path, bytes)?;
     let tokens = Arc::new(
-        Tokens::builder(&path)
+        Tokens::builder([&path])
             .window(WINDOW)
             .stride(STRIDE)
             .open()?,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::Tensors;
+use super::order::even_blocks;
 use crate::batch::{Batch, Extent};
 use crate::error::{BoxedError, DataError, Error, Result, invalid};
 
@@ -48,9 +49,12 @@ pub trait Dataset: Send + Sync {
 
     /// Returns what a sample costs, in a unit of your own, such as its tokens or pixels; 1 by default. Batches of a total cost, and
     /// batches of samples of similar cost, ask for it before they read a sample, so it must be quick and always the same.
-    fn cost(&self, index: usize) -> usize {
+    ///
+    /// # Errors
+    /// Any error; the loader adds the dataset's name and the index. The batches of the window then do not come.
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
         let _ = index;
-        1
+        Ok(1)
     }
 
     /// Returns a name for errors; by default that of the type.
@@ -68,6 +72,13 @@ pub trait Dataset: Send + Sync {
     fn parts(&self) -> Vec<usize> {
         vec![self.len()]
     }
+
+    /// Returns where each block of samples ends that are read faster together than one by one, such as those of a file, for
+    /// [`LoaderBuilder::blocks`](super::LoaderBuilder::blocks): rising numbers, of which the last one is the number of samples. By default
+    /// blocks of 1,024 samples. If there are more than 2^18 blocks, neighbours are merged.
+    fn blocks(&self) -> Vec<usize> {
+        even_blocks(self.len())
+    }
 }
 
 macro_rules! pointer {
@@ -83,7 +94,7 @@ macro_rules! pointer {
                 (**self).get(index)
             }
 
-            fn cost(&self, index: usize) -> usize {
+            fn cost(&self, index: usize) -> Result<usize, BoxedError> {
                 (**self).cost(index)
             }
 
@@ -93,6 +104,10 @@ macro_rules! pointer {
 
             fn parts(&self) -> Vec<usize> {
                 (**self).parts()
+            }
+
+            fn blocks(&self) -> Vec<usize> {
+                (**self).blocks()
             }
         }
     )+};
@@ -130,24 +145,52 @@ impl<T: Clone + Send + Sync> Dataset for Items<T> {
 /// ```
 /// use candle_headroom::data::{Concat, Dataset, Items};
 ///
-/// let all = Concat(vec![Items(vec![1, 2, 3]), Items(vec![10, 20])]);
+/// let all = Concat::new(vec![Items(vec![1, 2, 3]), Items(vec![10, 20])]);
 /// assert_eq!((all.len(), all.get(3)?), (5, 10));
 /// # Ok::<(), candle_headroom::error::BoxedError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Concat<D>(pub Vec<D>);
+pub struct Concat<D> {
+    parts: Vec<D>,
+    /// How many samples there are up to the end of each part.
+    ends: Vec<usize>,
+}
 
 impl<D: Dataset> Concat<D> {
+    /// Puts datasets one after the other. Their lengths are asked for once.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Concat, Dataset, Items};
+    ///
+    /// let all = Concat::new(vec![Items(vec![1]), Items(vec![2, 3])]);
+    /// assert_eq!(all.parts(), [1, 2]);
+    /// ```
+    #[must_use]
+    pub fn new(parts: Vec<D>) -> Self {
+        let mut sum = 0_usize;
+        let ends = parts.iter().map(|part| {
+            sum = sum.saturating_add(part.len());
+            sum
+        });
+        let ends = ends.collect();
+        Self { parts, ends }
+    }
+
     /// The part that holds a sample, and the sample's index in it.
-    fn locate(&self, index: usize) -> Option<(&D, usize)> {
-        let mut rest = index;
-        for part in &self.0 {
-            match rest.checked_sub(part.len()) {
-                None => return Some((part, rest)),
-                Some(after) => rest = after,
-            }
-        }
-        None
+    pub(super) fn locate(&self, index: usize) -> Option<(&D, usize)> {
+        let at = self.ends.partition_point(|end| *end <= index);
+        self.parts
+            .get(at)
+            .map(|part| (part, index - self.begin(at)))
+    }
+
+    pub(super) fn datasets(&self) -> &[D] {
+        &self.parts
+    }
+
+    fn begin(&self, part: usize) -> usize {
+        let before = part.checked_sub(1).and_then(|before| self.ends.get(before));
+        before.copied().unwrap_or(0)
     }
 }
 
@@ -155,7 +198,7 @@ impl<D: Dataset> Dataset for Concat<D> {
     type Sample = D::Sample;
 
     fn len(&self) -> usize {
-        self.0.iter().map(D::len).sum()
+        self.begin(self.parts.len())
     }
 
     fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
@@ -173,18 +216,27 @@ impl<D: Dataset> Dataset for Concat<D> {
         })
     }
 
-    fn cost(&self, index: usize) -> usize {
-        self.locate(index)
-            .map_or(1, |(part, within)| part.cost(within))
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        let place = self.locate(index);
+        let (part, within) = place.ok_or_else(|| out_of_range(self, index))?;
+        part.cost(within)
     }
 
     fn name(&self) -> String {
-        let names: Vec<_> = self.0.iter().map(D::name).collect();
+        let names: Vec<_> = self.parts.iter().map(D::name).collect();
         names.join(" + ")
     }
 
     fn parts(&self) -> Vec<usize> {
-        self.0.iter().map(D::len).collect()
+        self.parts.iter().map(D::len).collect()
+    }
+
+    /// Returns the blocks of its parts.
+    fn blocks(&self) -> Vec<usize> {
+        let parts = self.parts.iter().enumerate();
+        let blocks = parts.map(|(at, part)| (self.begin(at), part.blocks()));
+        let ends = blocks.flat_map(|(begin, ends)| ends.into_iter().map(move |end| begin + end));
+        ends.collect()
     }
 }
 

@@ -1,17 +1,20 @@
 //! Folders of images.
 
-use std::fs::{self, DirEntry};
-use std::io::Cursor;
+use std::fs::{self, DirEntry, FileType};
+use std::io::{self, Cursor, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use candle_core::{Device, Tensor};
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder, ImageReader};
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 
 use crate::data::collate::stack;
 use crate::data::dataset::{Dataset, out_of_range, without_samples};
 use crate::error::{BoxedError, DataError, Result, invalid};
+use crate::files;
 use crate::fixed_file::FixedFile;
 
 const MAX_PIXELS: u64 = 89_478_485;
@@ -63,6 +66,7 @@ pub struct ImageFolder {
 #[must_use]
 pub struct ImageFolderBuilder {
     path: PathBuf,
+    index: Option<PathBuf>,
     decoding: Decoding,
 }
 
@@ -99,6 +103,7 @@ impl ImageFolder {
     pub fn builder(path: impl Into<PathBuf>) -> ImageFolderBuilder {
         ImageFolderBuilder {
             path: path.into(),
+            index: None,
             decoding: Decoding {
                 size: None,
                 max_pixels: MAX_PIXELS,
@@ -149,6 +154,27 @@ impl ImageFolderBuilder {
         self
     }
 
+    /// Keeps the list of files in this file, so that opening a large folder again lists no files: it asks for the modification times of the folder
+    /// and of its classes alone. The index is written anew if one of these times has changed, which each file that is added, removed or renamed
+    /// does, or if there is none. While a class was changed in the last 2 seconds, none is written, because a further change might not show.
+    /// Images that are written in place are not noticed, as without an index.
+    ///
+    /// ```
+    /// # use candle_headroom::data::{Dataset, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::create_dir(folder.path().join("cat"))?;
+    /// # image::RgbImage::new(20, 10).save(folder.path().join("cat/1.png"))?;
+    /// # let elsewhere = tempfile::tempdir()?;
+    /// let index = elsewhere.path().join("images.json"); // not in the folder of the images
+    /// let images = ImageFolder::builder(folder.path()).index(&index).open()?;
+    /// assert_eq!(images.len(), 1);
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    pub fn index(mut self, path: impl Into<PathBuf>) -> Self {
+        self.index = Some(path.into());
+        self
+    }
+
     /// Lists the files of all classes. No image is decoded yet.
     ///
     /// ```
@@ -161,10 +187,14 @@ impl ImageFolderBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8; and an [error of
-    /// data](crate::Error::is_data) if there is no image or if the size is 0.
+    /// [`DataError::File`] if a folder cannot be read, a class has a name that is not UTF-8, or the [`index`](Self::index) is no index, cannot be
+    /// written or lies in the folder; and an [error of data](crate::Error::is_data) if there is no image or if the size is 0.
     pub fn open(self) -> Result<ImageFolder> {
-        let Self { path, decoding } = self;
+        let Self {
+            path,
+            index,
+            decoding,
+        } = self;
         if let Some((height, width)) = decoding.size
             && (height == 0 || width == 0)
         {
@@ -173,15 +203,15 @@ impl ImageFolderBuilder {
                 "the size of images must be at least 1 × 1, got {height} × {width}"
             ));
         }
+        let listing = match index {
+            Some(index) => Listing::indexed(&path, &index)?,
+            None => Listing::read(&path)?,
+        };
         let (mut classes, mut files) = (Vec::new(), Vec::new());
-        for folder in list(&path, Path::is_dir)? {
-            let name = folder.file_name().and_then(|name| name.to_str());
-            let name =
-                name.ok_or_else(|| DataError::file(&folder, None, "has a name that is not UTF-8"))?;
-            let label = classes.len() as u32;
-            classes.push(name.to_owned());
-            let images = list(&folder, |file| is_image(file) && file.is_file())?;
-            files.extend(images.into_iter().map(|file| (file, label)));
+        for class in listing.classes {
+            let (folder, label) = (path.join(&class.name), classes.len() as u32);
+            files.extend(class.images.iter().map(|image| (folder.join(image), label)));
+            classes.push(class.name);
         }
         if files.is_empty() {
             let name = format!("{} with its subfolders", path.display());
@@ -196,17 +226,159 @@ impl ImageFolderBuilder {
     }
 }
 
-/// The entries of a folder that are asked for, in the order of their names.
-fn list(folder: &Path, is_asked: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
-    let entries =
-        fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<DirEntry>>>);
+/// The classes of a folder and their images, as an index keeps them.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Listing {
+    /// When a class was last added, removed or renamed.
+    modified: Option<SystemTime>,
+    classes: Vec<Class>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Class {
+    name: String,
+    modified: Option<SystemTime>,
+    /// Names of files.
+    images: Vec<PathBuf>,
+}
+
+/// A folder that is changed twice within so much time may have the same modification time.
+const SAME_TIME: Duration = Duration::from_secs(2);
+
+impl Listing {
+    fn read(path: &Path) -> Result<Self, DataError> {
+        let of_folder = modified(path);
+        let classes = list(path, |_, kind| kind.is_dir())?
+            .into_iter()
+            .map(|name| {
+                let folder = path.join(&name);
+                let name = name.into_os_string().into_string();
+                let name = name
+                    .map_err(|_| DataError::file(&folder, None, "has a name that is not UTF-8"))?;
+                // Before the files are listed: a change meanwhile is one.
+                let modified = modified(&folder);
+                let images = list(&folder, |name, kind| is_image(name) && kind.is_file())?;
+                Ok(Class {
+                    name,
+                    modified,
+                    images,
+                })
+            });
+        let classes = classes.collect::<Result<_, _>>()?;
+        let modified = of_folder;
+        Ok(Self { modified, classes })
+    }
+
+    /// What an index holds, if it is that of the folder as it is now; else the index is written anew.
+    fn indexed(path: &Path, index: &Path) -> Result<Self, DataError> {
+        let failed = |reason| DataError::io(index, None, reason);
+        let wrong = |problem: String| DataError::file(index, None, problem);
+        let folder = index.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+        let images = path.canonicalize();
+        let images = images.map_err(|reason| DataError::io(path, None, reason))?;
+        if folder.map_err(failed)?.starts_with(images) {
+            let problem =
+                "lies in the folder of the images, which it would change: put the index elsewhere";
+            return Err(wrong(problem.to_owned()));
+        }
+        match fs::read(index) {
+            Ok(bytes) => {
+                let kept: Self = serde_json::from_slice(&bytes).map_err(|error| {
+                    wrong(format!(
+                        "is no index of images: {error}; delete it, or name another file"
+                    ))
+                })?;
+                if let Some(name) = kept
+                    .names()
+                    .find(|name| !name.to_str().is_some_and(files::is_plain))
+                {
+                    return Err(wrong(format!(
+                        "names {}, which is no entry of a folder",
+                        name.display()
+                    )));
+                }
+                if kept.is_of(path) {
+                    return Ok(kept);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let began = SystemTime::now();
+        let listing = Self::read(path)?;
+        let is_old = |time: &SystemTime| {
+            began
+                .duration_since(*time)
+                .is_ok_and(|age| age >= SAME_TIME)
+        };
+        if listing
+            .times()
+            .all(|time| time.as_ref().is_some_and(is_old))
+        {
+            let write = |file: &mut dyn io::Write| Ok(serde_json::to_writer(file, &listing)?);
+            files::replace(index, write).map_err(failed)?;
+        } else {
+            tracing::info!(
+                ?index,
+                "the folder of images was changed just now: no index is written"
+            );
+        }
+        Ok(listing)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &Path> {
+        let classes = self.classes.iter();
+        classes.flat_map(|class| {
+            class
+                .images
+                .iter()
+                .map(PathBuf::as_path)
+                .chain([Path::new(&class.name)])
+        })
+    }
+
+    fn times(&self) -> impl Iterator<Item = Option<SystemTime>> {
+        let classes = self.classes.iter().map(|class| class.modified);
+        classes.chain([self.modified])
+    }
+
+    /// Whether no folder has changed.
+    fn is_of(&self, path: &Path) -> bool {
+        self.times().all(|time| time.is_some())
+            && self.modified == modified(path)
+            && self
+                .classes
+                .iter()
+                .all(|class| class.modified == modified(&path.join(&class.name)))
+    }
+}
+
+/// When an entry of a folder was last added, removed or renamed.
+fn modified(folder: &Path) -> Option<SystemTime> {
+    fs::metadata(folder).and_then(|found| found.modified()).ok()
+}
+
+/// The names of a folder's entries that are asked for, in their order.
+fn list(
+    folder: &Path,
+    is_asked: impl Fn(&Path, FileType) -> bool,
+) -> Result<Vec<PathBuf>, DataError> {
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<DirEntry>>>);
     let entries = entries.map_err(|reason| DataError::io(folder, None, reason))?;
-    let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
-    let shown = entries.iter().filter(|entry| !is_hidden(entry));
-    let paths = shown.map(DirEntry::path);
-    let mut paths: Vec<_> = paths.filter(|path| is_asked(path)).collect();
-    paths.sort();
-    Ok(paths)
+    let shown = entries.into_iter().filter_map(|entry| {
+        let name = PathBuf::from(entry.file_name());
+        // The folder says what its entries are; only what a link leads to has to be looked up.
+        let kind = match entry.file_type().ok()? {
+            link if link.is_symlink() => fs::metadata(entry.path()).ok()?.file_type(),
+            kind => kind,
+        };
+        let is_hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
+        (!is_hidden && is_asked(&name, kind)).then_some(name)
+    });
+    let mut names: Vec<_> = shown.collect();
+    names.sort();
+    Ok(names)
 }
 
 fn is_image(path: &Path) -> bool {

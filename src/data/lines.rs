@@ -1,23 +1,28 @@
 //! Files of which each line is a sample.
 
 use std::fmt;
-use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use memchr::memchr;
 use serde::de::DeserializeOwned;
 
 use super::open;
+use super::starts::{INDEX, Starts};
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result};
 use crate::fixed_file::FixedFile;
 
 /// A text file: a sample is a line, without its ending.
 ///
-/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are stored for
-/// each line. Lines are read when they are needed, and then checked to be UTF-8.
+/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening. Lines are read when they are needed, and
+/// then checked to be UTF-8.
+///
+/// The index takes 16 bytes for each line, and at most [32 MiB](LinesBuilder::index_bytes): of more than 2 million lines only each second, fourth
+/// and so on is stored. The others are found again by reading from there, up to 1,024 lines if the file has a billion. Up to 4 MiB of what was found
+/// last are kept, so that lines in the order of the file, or [shuffled by blocks](super::LoaderBuilder::blocks), are still read once.
 ///
 /// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
 /// file and rename that; a dataset that is open keeps the old one.
@@ -38,10 +43,16 @@ use crate::fixed_file::FixedFile;
 #[derive(Debug)]
 pub struct Lines {
     file: FixedFile,
-    /// Where each line starts.
-    starts: Vec<u64>,
-    /// Lines that were left out: before which of `starts`, and how many up to there in all.
-    left_out: Vec<(usize, usize)>,
+    skips_blank: bool,
+    starts: Starts<Start>,
+}
+
+/// Where a line starts.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    at: u64,
+    /// The number of the lines before it, with those that are left out.
+    before: u64,
 }
 
 /// Settings of [`Lines`], from [`Lines::builder`].
@@ -60,6 +71,7 @@ pub struct Lines {
 pub struct LinesBuilder {
     path: PathBuf,
     skips_blank: bool,
+    index: ByteSize,
 }
 
 impl Lines {
@@ -89,13 +101,14 @@ impl Lines {
     /// # let path = folder.path().join("train.txt");
     /// std::fs::write(&path, "one\ntwo")?;
     /// let lines = Lines::builder(&path).open()?;
-    /// assert_eq!((lines.len(), lines.cost(0)), (2, 4)); // 4 bytes: the line's ending counts
+    /// assert_eq!((lines.len(), lines.cost(0)?), (2, 4)); // 4 bytes: the line's ending counts
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
     pub fn builder(path: impl Into<PathBuf>) -> LinesBuilder {
         LinesBuilder {
             path: path.into(),
             skips_blank: false,
+            index: INDEX,
         }
     }
 }
@@ -117,6 +130,23 @@ impl LinesBuilder {
         self
     }
 
+    /// Sets how many bytes the index of lines may take; 32 MiB by default. Less takes longer to find a line of a large file.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::{Dataset, Lines};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("train.txt");
+    /// std::fs::write(&path, "one\ntwo\nthree\nfour\nfive")?;
+    /// let lines = Lines::builder(&path).index_bytes(ByteSize(64)).open()?; // each second line
+    /// assert_eq!((lines.len(), lines.get(3)?), (5, "four".to_owned()));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    pub fn index_bytes(mut self, most: ByteSize) -> Self {
+        self.index = most;
+        self
+    }
+
     /// Opens the file and finds its lines.
     ///
     /// ```
@@ -132,13 +162,16 @@ impl LinesBuilder {
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
     pub fn open(self) -> Result<Lines> {
+        let mut starts = Starts::new(self.index.as_u64());
         let mut lines = Lines {
             file: open(&self.path)?,
-            starts: Vec::new(),
-            left_out: Vec::new(),
+            skips_blank: self.skips_blank,
+            starts: Starts::new(0),
         };
-        let failed = |reason| DataError::io(&self.path, None, reason);
-        lines.find(self.skips_blank).map_err(failed)?;
+        let first = Start { at: 0, before: 0 };
+        lines.find(first, None, |start| starts.push(start))?;
+        starts.finish();
+        lines.starts = starts;
         Ok(lines)
     }
 }
@@ -151,65 +184,66 @@ struct Line {
     bytes: Vec<u8>,
     start: u64,
     /// Counted from 1, with those left out.
-    number: usize,
+    number: u64,
 }
 
 impl Lines {
-    /// Reads the file once. Lines of nothing but ASCII whitespace can be left out.
-    fn find(&mut self, skips_blank: bool) -> io::Result<()> {
-        let (mut start, mut is_blank) = (0, skips_blank);
-        let mut piece = vec![0; PIECE.min(self.file.len()) as usize];
-        let mut at = 0;
-        while at < self.file.len() {
-            piece.truncate((self.file.len() - at).min(PIECE) as usize);
-            self.file.read_at(&mut piece, at)?;
+    /// Reads from the start of a line up to that of another one, or to the end of the file, and gives each line that is a sample.
+    fn find(
+        &self,
+        from: Start,
+        to: Option<Start>,
+        mut found: impl FnMut(Start),
+    ) -> Result<(), DataError> {
+        let failed = |reason| DataError::io(self.file.path(), None, reason);
+        let end = to.map_or(self.file.len(), |to| to.at);
+        let (mut line, mut at, mut is_blank) = (from, from.at, self.skips_blank);
+        let mut piece = Vec::new();
+        while at < end {
+            piece.resize((end - at).min(PIECE) as usize, 0);
+            self.file.read_at(&mut piece, at).map_err(failed)?;
             let mut rest = &piece[..];
             while !rest.is_empty() {
                 let newline = memchr(b'\n', rest);
-                let (line, after) = rest.split_at(newline.map_or(rest.len(), |at| at + 1));
-                is_blank = is_blank && line.iter().all(u8::is_ascii_whitespace);
-                (rest, at) = (after, at + line.len() as u64);
+                let (bytes, after) = rest.split_at(newline.map_or(rest.len(), |at| at + 1));
+                is_blank = is_blank && bytes.iter().all(u8::is_ascii_whitespace);
+                (rest, at) = (after, at + bytes.len() as u64);
                 if newline.is_some() || at == self.file.len() {
-                    self.push(start, is_blank);
-                    (start, is_blank) = (at, skips_blank);
+                    if !is_blank {
+                        found(line);
+                    }
+                    let before = line.before + 1;
+                    (line, is_blank) = (Start { at, before }, self.skips_blank);
                 }
             }
         }
-        self.starts.shrink_to_fit();
-        self.file.check()
+        self.file.check().map_err(failed)
     }
 
-    fn push(&mut self, start: u64, is_left_out: bool) {
-        if !is_left_out {
-            return self.starts.push(start);
-        }
-        let (before, all) = (self.starts.len(), self.left_out.last().map_or(0, |it| it.1));
-        self.left_out.pop_if(|it| it.0 == before);
-        self.left_out.push((before, all + 1));
-    }
-
-    /// A line with its ending, and the lines left out after it.
-    fn range(&self, index: usize) -> Option<Range<u64>> {
-        let start = *self.starts.get(index)?;
-        let next = self.starts.get(index + 1).copied();
-        Some(start..next.unwrap_or(self.file.len()))
+    /// Where a line starts, and its bytes in the file with its ending and the lines left out after it.
+    fn range(&self, index: usize) -> Result<(Start, Range<u64>)> {
+        let found = self.starts.get(index, |from, to| {
+            let mut starts = Vec::new();
+            self.find(from, to, |start| starts.push(start))?;
+            Ok::<_, DataError>(starts)
+        })?;
+        let (start, next) = found.ok_or_else(|| out_of_range(self, index))?;
+        let end = next.map_or(self.file.len(), |next| next.at);
+        Ok((start, start.at..end))
     }
 
     fn line(&self, index: usize) -> Result<Line> {
-        let range = self.range(index).ok_or_else(|| out_of_range(self, index))?;
-        let start = range.start;
+        let (start, range) = self.range(index)?;
         let read = self.file.read(range);
-        let mut bytes = read.map_err(|reason| DataError::io(self.file.path(), start, reason))?;
+        let mut bytes = read.map_err(|reason| DataError::io(self.file.path(), start.at, reason))?;
         if let Some(newline) = memchr(b'\n', &bytes) {
             let is_windows = newline.checked_sub(1).and_then(|at| bytes.get(at)) == Some(&b'\r');
             bytes.truncate(newline - usize::from(is_windows));
         }
-        let before = self.left_out.partition_point(|(at, _)| *at <= index);
-        let left_out = before.checked_sub(1).and_then(|at| self.left_out.get(at));
         Ok(Line {
             bytes,
-            start,
-            number: index + 1 + left_out.map_or(0, |(_, all)| *all),
+            start: start.at,
+            number: start.before + 1,
         })
     }
 }
@@ -236,9 +270,9 @@ impl Dataset for Lines {
     }
 
     /// Returns the bytes from this line to the next one that is a sample.
-    fn cost(&self, index: usize) -> usize {
-        self.range(index)
-            .map_or(1, |range| (range.end - range.start) as usize)
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        let (_, range) = self.range(index)?;
+        Ok((range.end - range.start) as usize)
     }
 
     fn name(&self) -> String {
@@ -248,9 +282,8 @@ impl Dataset for Lines {
 
 /// A file of JSON lines: a sample is the value in a line.
 ///
-/// Blank lines are left out. The file is read once on opening, and 8 bytes are stored for each line, with 16 more where blank lines
-/// come before it. A line is read and parsed when it is needed. What [`Lines`] says about files that change holds here
-/// too.
+/// Blank lines are left out. A line is read and parsed when it is needed. What [`Lines`] says about the index and about files that change holds
+/// here too; `JsonLines::from` takes lines that were opened with options.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, JsonLines};
@@ -293,9 +326,7 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let lines = Lines::builder(path).skip_blank().open()?;
-        let sample = PhantomData;
-        Ok(Self { lines, sample })
+        Ok(Lines::builder(path).skip_blank().open()?.into())
     }
 
     /// The error with its place in the file instead of that in the line.
@@ -311,6 +342,13 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
             _ => format!("line {}, column {column}: {message}", line.number),
         };
         DataError::file(self.lines.file.path(), offset, problem)
+    }
+}
+
+impl<T> From<Lines> for JsonLines<T> {
+    fn from(lines: Lines) -> Self {
+        let sample = PhantomData;
+        Self { lines, sample }
     }
 }
 
@@ -332,7 +370,7 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     }
 
     /// Returns the bytes from this line to the next one that is a sample.
-    fn cost(&self, index: usize) -> usize {
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
         self.lines.cost(index)
     }
 

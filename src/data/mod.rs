@@ -28,7 +28,8 @@
 //! - **The order is a function.** The samples of a batch follow from the number of samples, the seed, the epoch and the options of batches.
 //!   The numbers of threads and ranks do not change them. A shuffled order is a pseudo-random permutation that is computed for each place by
 //!   itself (a Feistel network, Luby and Rackoff 1988, with cycle walking, Black and Rogaway 2002). So no list of indices is stored, and a
-//!   [`Position`] is a few numbers however large the dataset is.
+//!   [`Position`] is a few numbers however large the dataset is. With [`blocks`](LoaderBuilder::blocks) blocks of samples are permuted, and then
+//!   the samples of a window of blocks.
 //! - **Each sample once.** In an epoch each sample is in one batch and on one rank, also in a run that was interrupted and resumed.
 //!   [`drop_last`](LoaderBuilder::drop_last), [`skip_failures`](LoaderBuilder::skip_failures) and [`mixture`](LoaderBuilder::mixture) are the
 //!   options that change this.
@@ -43,6 +44,7 @@
 //!   [bytes](LoaderBuilder::ahead_bytes), and while the host's [memory limit](LoaderBuilder::memory) leaves room. The batch that training waits
 //!   for is always read.
 
+mod cache;
 mod check;
 mod collate;
 mod dataset;
@@ -56,14 +58,15 @@ mod order;
 mod parquet;
 mod safetensors;
 mod stage;
+mod starts;
 mod tensors;
 mod tokens;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fixed_file::FixedFile;
 
 #[cfg(feature = "parquet")]
@@ -87,6 +90,53 @@ fn open(path: &Path) -> Result<FixedFile, DataError> {
     match file.len() {
         0 => Err(DataError::file(path, None, "is empty")),
         _ => Ok(file),
+    }
+}
+
+/// Finds the files of a pattern, in the order of their names, byte by byte: `part-10` comes before `part-2`. `*` stands for any part of a name,
+/// `?` for a character, `[ab]` for one of some, and `**` for any folders.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Tokens, glob};
+///
+/// let folder = tempfile::tempdir()?;
+/// for name in ["b.bin", "a.bin"] {
+///     std::fs::write(folder.path().join(name), [name.as_bytes()[0], 0])?;
+/// }
+/// let files = glob(folder.path().join("*.bin"))?;
+/// let tokens = Tokens::builder(files).window(1).open()?;
+/// assert_eq!([tokens.get(0)?.to_vec()?, tokens.get(1)?.to_vec()?], [[97], [98]]); // a, b
+/// assert!(glob(folder.path().join("*.txt")).is_err());
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Errors
+/// [`DataError::File`] if no file matches, if the pattern is none, or if a folder cannot be read.
+pub fn glob(pattern: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    let pattern = pattern.as_ref();
+    let wrong = |problem: String| DataError::file(pattern, None, problem);
+    let text = pattern.to_str();
+    let text = text.ok_or_else(|| wrong("is a pattern that is not UTF-8".to_owned()))?;
+    let found = glob::glob(text).map_err(|error| wrong(format!("is no pattern: {error}")))?;
+    let found = found.collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| {
+        let path = error.path().to_owned();
+        DataError::io(&path, None, error.into())
+    })?;
+    let mut files: Vec<_> = found.into_iter().filter(|path| path.is_file()).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(wrong("matches no file".to_owned()).into()),
+        false => Ok(files),
+    }
+}
+
+/// The name of a dataset of files.
+fn name_of<'a>(mut paths: impl ExactSizeIterator<Item = &'a Path>) -> String {
+    let first = paths.next().unwrap_or(Path::new("")).display();
+    match paths.len() {
+        0 => first.to_string(),
+        more => format!("{first} and {more} more"),
     }
 }
 

@@ -287,7 +287,7 @@ proptest! {
             builder = if on & 8 > 0 { builder.dtype(TokenType::U8) } else { builder };
             if on & 16 > 0 { builder.documents(end % 9) } else { builder }
         };
-        for builder in [Tokens::builder(file.path()), Tokens::from_vec(vec![1, 2, 0, 4, 5])] {
+        for builder in [Tokens::builder([file.path()]), Tokens::from_vec(vec![1, 2, 0, 4, 5])] {
             let Some(tokens) = made(options(builder).open()) else { continue };
             for index in 0..tokens.len().min(9) {
                 made(tokens.get(index).unwrap().to_vec());

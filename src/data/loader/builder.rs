@@ -45,6 +45,8 @@ pub struct LoaderBuilder<S: Source, B> {
     pub(super) seed: Option<u64>,
     /// Of a stream.
     pub(super) buffer: Option<usize>,
+    /// Of a dataset: the number of blocks whose samples are shuffled together.
+    pub(super) blocks: Option<usize>,
     pub(super) mixture: Option<Vec<f64>>,
     pub(super) samples: Option<usize>,
     pub(super) epochs: Option<u64>,
@@ -96,6 +98,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             },
             seed: None,
             buffer: None,
+            blocks: None,
             mixture: None,
             samples: None,
             epochs: Some(1),
@@ -518,6 +521,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             ("samples", self.samples.unwrap_or(1)),
             ("ahead", self.ahead.batches.unwrap_or(1)),
             ("buffer", self.buffer.unwrap_or(1)),
+            ("blocks", self.blocks.unwrap_or(1)),
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
@@ -534,6 +538,9 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             }
             None if rank >= ranks => {
                 format!("`rank` must be below the number of ranks, got {rank} of {ranks}")
+            }
+            None if self.blocks.is_some() && self.seed.is_none() && self.mixture.is_none() => {
+                "`blocks` is a way to shuffle: call `shuffle` too".to_owned()
             }
             None if self.samples.is_some() && self.mixture.is_none() => {
                 "`samples` is the length of a mixture's epoch: call `mixture` too".to_owned()

@@ -1,7 +1,7 @@
 use crate::batch::{Division, Place};
 use crate::data::caught;
 use crate::data::order::{Batching, Order};
-use crate::error::{Error, invalid};
+use crate::error::{Error, Result, invalid};
 
 /// How many samples of others may stand in for a rank's own.
 pub(super) const SPARES: usize = 8;
@@ -36,7 +36,7 @@ pub(super) enum Plan {
     Dataset {
         order: Order,
         batching: Batching,
-        cost: Box<dyn Fn(usize) -> usize + Send + Sync>,
+        cost: Box<dyn Fn(usize) -> Result<usize> + Send + Sync>,
     },
     /// Batches of so many samples; only reading shows where the epoch ends.
     Stream(usize),
@@ -118,16 +118,13 @@ impl Jobs {
             } => {
                 let batches = match self.window.take() {
                     Some(batches) => Ok(batches),
-                    None => caught(|| batching.batches(order, cost, epoch, window)),
+                    None => caught(|| batching.batches(order, cost, epoch, window))
+                        .unwrap_or_else(|message| Err(panicked(&message))),
                 };
-                let panicked = |message: &String| {
-                    invalid!(
-                        Data,
-                        "the cost of a sample cannot be asked for: it panicked: {message}"
-                    )
+                let (batches, failed) = match batches {
+                    Ok(batches) => (batches, None),
+                    Err(error) => (Vec::new(), Some(error)),
                 };
-                let failed = batches.as_ref().err().map(panicked);
-                let batches = batches.unwrap_or_default();
                 // A saved place is in its window unless samples have other costs now.
                 job.failed = failed.or_else(|| match place < batches.len() {
                     true => None,
@@ -156,4 +153,11 @@ impl Jobs {
         self.next = job.next;
         Some(job)
     }
+}
+
+fn panicked(message: &str) -> Error {
+    invalid!(
+        Data,
+        "the cost of a sample cannot be asked for: it panicked: {message}"
+    )
 }

@@ -3,19 +3,18 @@
 mod shard;
 mod value;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytesize::ByteSize;
-use parking_lot::Mutex;
 use parquet::record::Field;
 use serde::de::DeserializeOwned;
 
+use crate::data::cache::Cache;
 use crate::data::dataset::{Dataset, out_of_range};
+use crate::data::name_of;
 use crate::error::{BoxedError, DataError, Result, invalid};
 use shard::Shard;
 use value::Value;
@@ -28,9 +27,11 @@ use value::Value;
 /// and a decimal a string. Files compressed with Snappy, Zstandard or gzip can be read.
 ///
 /// A file is divided into row groups, and a row group is decoded as a whole when the first of its rows is read. Those used last
-/// are kept, up to [`cache`](ParquetBuilder::cache) bytes, but at least one. Rows in the order of the file decode each group
-/// once. Where rows are shuffled and the decoded groups do not all fit, most rows decode a group of their own: then write the
-/// files with small row groups, raise the limit, or read fewer [`columns`](ParquetBuilder::columns).
+/// are kept, up to [`cache`](ParquetBuilder::cache) bytes, but at least one. Several threads decode different row groups at once, and one that
+/// needs a group that another one is decoding waits for it. Rows in the order of the file decode each group once, and so do rows that are
+/// [shuffled by blocks](super::LoaderBuilder::blocks), which are row groups here, if the cache holds those of a window. Where all rows are shuffled
+/// and the decoded groups do not all fit, most rows decode a group of their own: then shuffle by blocks, raise the limit, or read fewer
+/// [`columns`](ParquetBuilder::columns).
 ///
 /// On some damaged files the decoder panics. That is caught and returned as an error, after the program's panic hook has run.
 ///
@@ -193,7 +194,8 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
     }
 
     /// Sets how many bytes of decoded rows are cached, as estimated from the file's metadata; 256 MiB by default. It should hold one row group
-    /// for each thread of a loader.
+    /// for each thread of a loader, or, for rows that are [shuffled by blocks](crate::data::LoaderBuilder::blocks), those of two windows: threads
+    /// that read ahead are in the next one already.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;
@@ -290,10 +292,7 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
             shards,
             groups,
             len,
-            cache: Cache {
-                room: self.cache.as_u64(),
-                entries: Mutex::default(),
-            },
+            cache: Cache::new(self.cache.as_u64()),
             max_row_group: self.max_row_group.as_u64(),
             sample: PhantomData,
         })
@@ -324,12 +323,13 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
     }
 
     fn name(&self) -> String {
-        let mut paths = self.shards.iter().map(Shard::path);
-        let first = paths.next().unwrap_or(Path::new("")).display();
-        match paths.len() {
-            0 => first.to_string(),
-            more => format!("{first} and {more} more"),
-        }
+        name_of(self.shards.iter().map(Shard::path))
+    }
+
+    /// Returns where the row groups end.
+    fn blocks(&self) -> Vec<usize> {
+        let groups = self.groups.iter();
+        groups.map(|group| group.first + group.rows).collect()
     }
 }
 
@@ -339,60 +339,5 @@ impl<T> fmt::Debug for ParquetDataset<T> {
         let mut dataset = f.debug_struct("ParquetDataset");
         dataset.field("files", &files).field("len", &self.len);
         dataset.finish_non_exhaustive()
-    }
-}
-
-/// Values by number, of which those used last are kept up to a number of bytes, and at least one.
-#[derive(Debug)]
-struct Cache<V> {
-    room: u64,
-    /// The one used last is the first.
-    entries: Mutex<VecDeque<(usize, Arc<Entry<V>>)>>,
-}
-
-#[derive(Debug)]
-struct Entry<V> {
-    /// Locked while it is loaded, so that other threads that need it wait instead of loading it too.
-    value: Mutex<Option<Arc<V>>>,
-    /// 0 until it is loaded.
-    bytes: AtomicU64,
-}
-
-impl<V> Cache<V> {
-    /// Returns a value that is kept, or loads it. `load` returns the value and its bytes.
-    fn get<E>(&self, key: usize, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<Arc<V>, E> {
-        let entry = self.entry(key);
-        let mut kept = entry.value.lock();
-        if let Some(value) = &*kept {
-            return Ok(Arc::clone(value));
-        }
-        let (value, bytes) = load()?;
-        let value = Arc::new(value);
-        *kept = Some(Arc::clone(&value));
-        drop(kept);
-        // Under this lock, so that no bytes change while they are summed up.
-        let mut entries = self.entries.lock();
-        entry.bytes.store(bytes, Relaxed);
-        // Those that were not used for the longest time are dropped.
-        let bytes = |(_, entry): &(usize, Arc<Entry<V>>)| entry.bytes.load(Relaxed);
-        let mut total: u64 = entries.iter().map(bytes).sum();
-        while total > self.room && entries.len() > 1 {
-            total -= entries.pop_back().as_ref().map_or(0, bytes);
-        }
-        Ok(value)
-    }
-
-    /// The entry of a key, which is the first then.
-    fn entry(&self, key: usize) -> Arc<Entry<V>> {
-        let mut entries = self.entries.lock();
-        let at = entries.iter().position(|(known, _)| *known == key);
-        let found = at.and_then(|at| entries.remove(at));
-        let empty = || Entry {
-            value: Mutex::new(None),
-            bytes: AtomicU64::new(0),
-        };
-        let entry = found.map_or_else(|| Arc::new(empty()), |(_, entry)| entry);
-        entries.push_front((key, Arc::clone(&entry)));
-        entry
     }
 }

@@ -1,10 +1,13 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Content, Cut, TokenType, Tokens, read_header};
-use crate::data::dataset::without_samples;
+use bytesize::ByteSize;
+
+use super::{Content, Cut, Part, TokenType, Tokens, read_header};
+use crate::data::dataset::{Concat, without_samples};
 use crate::data::open;
-use crate::error::{DataError, Error, Result, invalid};
+use crate::data::starts::{INDEX, Starts};
+use crate::error::{DataError, Result, invalid};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
 ///
@@ -13,7 +16,7 @@ use crate::error::{DataError, Error, Result, invalid};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("train.bin");
 /// std::fs::write(&path, [1, 0, 2, 0, 3, 0, 4, 0])?; // four tokens of two bytes
-/// let tokens = Tokens::builder(&path).dtype(TokenType::U16).window(3).stride(1).open()?;
+/// let tokens = Tokens::builder([&path]).dtype(TokenType::U16).window(3).stride(1).open()?;
 /// assert_eq!((tokens.len(), tokens.get(1)?.to_vec()?), (2, vec![2, 3, 4]));
 /// # Ok::<(), candle_headroom::error::BoxedError>(())
 /// ```
@@ -26,28 +29,31 @@ pub struct TokensBuilder {
     window: usize,
     stride: Option<usize>,
     end: Option<u32>,
+    index: ByteSize,
 }
 
 #[derive(Debug, Clone)]
 enum Source {
-    File(PathBuf),
+    Files(Vec<PathBuf>),
     Memory(Vec<u32>),
 }
 
 impl Tokens {
-    /// Describes a file of tokens. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
+    /// Describes files of tokens, whose samples follow each other in this order. Set [`window`](TokensBuilder::window) or
+    /// [`documents`](TokensBuilder::documents).
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, Tokens};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("train.bin");
     /// std::fs::write(&path, [1, 0, 2, 0, 3, 0, 4, 0])?; // of two bytes by default
-    /// let tokens = Tokens::builder(&path).window(2).open()?;
+    /// let tokens = Tokens::builder([&path]).window(2).open()?;
     /// assert_eq!((tokens.len(), tokens.get(1)?.to_vec()?), (2, vec![3, 4]));
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
-    pub fn builder(path: impl Into<PathBuf>) -> TokensBuilder {
-        TokensBuilder::new(Source::File(path.into()))
+    pub fn builder<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> TokensBuilder {
+        let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
+        TokensBuilder::new(Source::Files(paths.collect()))
     }
 
     /// Describes tokens that are in memory. Set [`window`](TokensBuilder::window) or [`documents`](TokensBuilder::documents).
@@ -74,6 +80,7 @@ impl TokensBuilder {
             window: 0,
             stride: None,
             end: None,
+            index: INDEX,
         }
     }
 
@@ -84,7 +91,7 @@ impl TokensBuilder {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("train.txt");
     /// std::fs::write(&path, "abcdef")?;
-    /// let bytes = Tokens::builder(&path).dtype(TokenType::U8).window(3).open()?;
+    /// let bytes = Tokens::builder([&path]).dtype(TokenType::U8).window(3).open()?;
     /// assert_eq!(bytes.get(1)?.to_vec()?, [100, 101, 102]); // d, e, f
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
@@ -101,7 +108,7 @@ impl TokensBuilder {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("train.bin");
     /// std::fs::write(&path, [9, 9, 9, 9, 1, 0, 2, 0])?; // a header of 4 bytes
-    /// let tokens = Tokens::builder(&path).skip_header(4).window(2).open()?;
+    /// let tokens = Tokens::builder([&path]).skip_header(4).window(2).open()?;
     /// assert_eq!(tokens.get(0)?.to_vec()?, [1, 2]);
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
@@ -116,8 +123,8 @@ impl TokensBuilder {
     /// use candle_headroom::data::{Dataset, Tokens};
     ///
     /// let tokens = Tokens::from_vec((0..10).collect()).window(4).open()?;
-    /// assert_eq!((tokens.len(), tokens.cost(0)), (2, 4)); // tokens 8 and 9 are in no window
-    /// # Ok::<(), candle_headroom::Error>(())
+    /// assert_eq!((tokens.len(), tokens.cost(0)?), (2, 4)); // tokens 8 and 9 are in no window
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
     pub fn window(mut self, tokens: usize) -> Self {
         self.window = tokens;
@@ -141,7 +148,7 @@ impl TokensBuilder {
     }
 
     /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last
-    /// one ends with the file. The file is read once on opening, and 8 bytes are stored for each document.
+    /// one ends with the file. A file is read once on opening, to [index](Self::index_bytes) its documents.
     ///
     /// ```
     /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
@@ -149,7 +156,7 @@ impl TokensBuilder {
     ///
     /// let file = tempfile::NamedTempFile::new()?;
     /// std::fs::write(&file, [7, 8, 9, 0, 5, 0, 6, 6, 0])?;
-    /// let documents = Tokens::builder(file.path()).dtype(TokenType::U8).documents(0).open()?;
+    /// let documents = Tokens::builder([file.path()]).dtype(TokenType::U8).documents(0).open()?;
     ///
     /// let pack = |documents: Vec<TokenWindow>| {
     ///     let tokens: Result<Vec<_>, _> = documents.iter().map(TokenWindow::to_vec).collect();
@@ -165,6 +172,25 @@ impl TokensBuilder {
         self
     }
 
+    /// Sets how many bytes the index of [documents](Self::documents) may take, all files together; 32 MiB by default. The index takes 8 bytes for each
+    /// document, but beyond this limit only each second, fourth and so on is stored. The others are found again by reading from there, and up to
+    /// 4 MiB a file of what was found last are kept, so that documents in the order of the file, or
+    /// [shuffled by blocks](crate::data::LoaderBuilder::blocks), are read twice at most. Windows need no index.
+    ///
+    /// ```
+    /// use candle_headroom::ByteSize;
+    /// use candle_headroom::data::{Dataset, Tokens};
+    ///
+    /// let tokens = vec![7, 0, 8, 8, 0, 9, 0, 6, 6, 0];
+    /// let documents = Tokens::from_vec(tokens).documents(0).index_bytes(ByteSize(16)).open()?; // each second document
+    /// assert_eq!((documents.len(), documents.get(3)?.to_vec()?), (4, vec![6, 6, 0]));
+    /// # Ok::<(), candle_headroom::error::BoxedError>(())
+    /// ```
+    pub fn index_bytes(mut self, most: ByteSize) -> Self {
+        self.index = most;
+        self
+    }
+
     /// Opens the file and finds the windows or documents.
     ///
     /// ```
@@ -176,54 +202,60 @@ impl TokensBuilder {
     /// ```
     ///
     /// # Errors
-    /// An [error of data](Error::is_data) if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
+    /// An [error of data](crate::Error::is_data) if there is no file, if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
     /// into a token's bytes, or if tokens in memory are given a type or a header. [`DataError::File`] if the file cannot be read, is
     /// empty, or ends within a token, or if llm.c's header is of another version or type, or states another number of tokens.
     /// If there are fewer tokens than a window has, either of the two: `DataError::File` for a file, an error of data for tokens in memory.
     pub fn open(mut self) -> Result<Tokens> {
-        self.check(self.token.unwrap_or(TokenType::U32))?;
-        let (content, tokens) = match &mut self.source {
+        let parts = match std::mem::replace(&mut self.source, Source::Files(Vec::new())) {
             Source::Memory(tokens) => {
-                let tokens = std::mem::take(tokens);
+                if self.token.is_some() || self.header.is_some() {
+                    return Err(invalid!(
+                        Data,
+                        "`dtype` and `skip_header` are settings of a file"
+                    ));
+                }
+                self.check(TokenType::U32, None)?;
                 let count = tokens.len();
-                (Content::Memory(tokens), count)
+                vec![self.part(Content::Memory(tokens), count, self.index.as_u64())?]
             }
-            Source::File(path) => {
-                let file = open(path)?;
-                let known = match self.header {
-                    Some(_) => None,
-                    None => read_header(&file, self.token)?,
-                };
-                let (token, header) = known.unwrap_or_else(|| {
-                    let token = self.token.unwrap_or(TokenType::U16);
-                    (token, self.header.unwrap_or(0))
-                });
-                self.check(token)?;
-                let count = self.count(file.len(), token, header)?;
-                let content = Content::File {
-                    file,
-                    token,
-                    header,
-                };
-                (content, count)
+            Source::Files(paths) if paths.is_empty() => {
+                return Err(invalid!(Data, "tokens need at least one file"));
             }
-        };
-        let cut = match self.end {
-            Some(end) => Cut::Documents(document_ends(&content, tokens, end)?.into()),
-            None => self.windows(tokens)?,
+            Source::Files(paths) => {
+                let index = self.index.as_u64() / paths.len() as u64;
+                let parts = paths.iter().map(|path| self.file(path, index));
+                parts.collect::<Result<_>>()?
+            }
         };
         Ok(Tokens {
-            content: Arc::new(content),
-            cut: Arc::new(cut),
+            files: Arc::new(Concat::new(parts)),
         })
     }
 
-    fn check(&self, token: TokenType) -> Result<()> {
-        let is_file = matches!(self.source, Source::File(_));
+    fn file(&self, path: &Path, index: u64) -> Result<Part> {
+        self.check(self.token.unwrap_or(TokenType::U32), Some(path))?;
+        let file = open(path)?;
+        let known = match self.header {
+            Some(_) => None,
+            None => read_header(&file, self.token)?,
+        };
+        let (token, header) = known.unwrap_or_else(|| {
+            let token = self.token.unwrap_or(TokenType::U16);
+            (token, self.header.unwrap_or(0))
+        });
+        self.check(token, Some(path))?;
+        let count = count(path, file.len(), token, header)?;
+        let content = Content::File {
+            file,
+            token,
+            header,
+        };
+        self.part(content, count, index)
+    }
+
+    fn check(&self, token: TokenType, path: Option<&Path>) -> Result<()> {
         let problem = match self.end {
-            _ if !is_file && (self.token.is_some() || self.header.is_some()) => {
-                "`dtype` and `skip_header` are settings of a file".to_owned()
-            }
             None if self.window == 0 => {
                 "set `window` to at least 1 token, or `documents`".to_owned()
             }
@@ -238,72 +270,64 @@ impl TokensBuilder {
             }
             _ => return Ok(()),
         };
-        Err(match &self.source {
-            Source::File(path) => invalid!(Data, "{}: {problem}", path.display()),
-            Source::Memory(_) => invalid!(Data, "{problem}"),
+        Err(match path {
+            Some(path) => invalid!(Data, "{}: {problem}", path.display()),
+            None => invalid!(Data, "{problem}"),
         })
     }
 
-    /// The error of what the tokens themselves are.
-    fn unfit(&self, offset: Option<u64>, problem: String) -> Error {
-        match &self.source {
-            Source::File(path) => DataError::file(path, offset, problem).into(),
-            Source::Memory(_) => invalid!(Data, "the list {problem}"),
-        }
+    /// Cuts tokens, with an index of at most so many bytes.
+    fn part(&self, content: Content, tokens: usize, index: u64) -> Result<Part> {
+        let cut = match self.end {
+            Some(_) if tokens == 0 => return Err(without_samples(&content.name())),
+            Some(end) => {
+                let mut starts = Starts::new(index);
+                content.documents(0..tokens, end, |start| starts.push(start))?;
+                starts.finish();
+                Cut::Documents {
+                    starts,
+                    end,
+                    tokens,
+                }
+            }
+            None => self.windows(&content, tokens)?,
+        };
+        let content = Arc::new(content);
+        Ok(Part { content, cut })
     }
 
-    /// The number of tokens in a file of this length.
-    fn count(&self, len: u64, token: TokenType, header: usize) -> Result<usize> {
-        let too_long = |_| self.unfit(None, "is longer than the address space".to_owned());
-        let len = usize::try_from(len).map_err(too_long)?;
-        let size = token.size_in_bytes();
-        let bytes = len.checked_sub(header).filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or_else(|| {
-            let problem = format!("no token follows the header of {header} bytes");
-            self.unfit(Some(len as u64), problem)
-        })?;
-        if bytes % size != 0 {
-            let problem = format!("the last token has {} of {size} bytes", bytes % size);
-            return Err(self.unfit(Some((len - bytes % size) as u64), problem));
-        }
-        Ok(bytes / size)
-    }
-
-    fn windows(&self, tokens: usize) -> Result<Cut> {
+    fn windows(&self, content: &Content, tokens: usize) -> Result<Cut> {
         let window = self.window;
         let stride = self.stride.unwrap_or(window);
-        match tokens.checked_sub(window) {
-            Some(rest) => Ok(Cut::Windows {
-                window,
-                stride,
-                count: rest / stride + 1,
-            }),
-            None => {
-                let problem = format!("has {tokens} tokens, less than a window of {window}");
-                Err(self.unfit(None, problem))
-            }
-        }
+        let Some(rest) = tokens.checked_sub(window) else {
+            let problem = format!("has {tokens} tokens, less than a window of {window}");
+            return Err(match content.path() {
+                Some(path) => DataError::file(path, None, problem).into(),
+                None => invalid!(Data, "the list {problem}"),
+            });
+        };
+        let count = rest / stride + 1;
+        Ok(Cut::Windows {
+            window,
+            stride,
+            count,
+        })
     }
 }
 
-fn document_ends(content: &Content, tokens: usize, end: u32) -> Result<Vec<usize>> {
-    /// Tokens that are read at once.
-    const PIECE: usize = 1 << 17;
-    if tokens == 0 {
-        return Err(without_samples(&content.name()));
+/// The number of tokens in a file of this length.
+fn count(path: &Path, len: u64, token: TokenType, header: usize) -> Result<usize, DataError> {
+    let too_long = |_| DataError::file(path, None, "is longer than the address space");
+    let len = usize::try_from(len).map_err(too_long)?;
+    let size = token.size_in_bytes();
+    let bytes = len.checked_sub(header).filter(|bytes| *bytes > 0);
+    let bytes = bytes.ok_or_else(|| {
+        let problem = format!("no token follows the header of {header} bytes");
+        DataError::file(path, Some(len as u64), problem)
+    })?;
+    if bytes % size != 0 {
+        let problem = format!("the last token has {} of {size} bytes", bytes % size);
+        return Err(DataError::file(path, (len - bytes % size) as u64, problem));
     }
-    let (mut ends, mut bytes, mut piece) = (Vec::new(), Vec::new(), Vec::new());
-    for start in (0..tokens).step_by(PIECE) {
-        piece.clear();
-        let range = start..tokens.min(start + PIECE);
-        content.append(range, &mut bytes, &mut piece)?;
-        let found = piece.iter().enumerate();
-        let found = found.filter(|(_, token)| **token == end);
-        ends.extend(found.map(|(at, _)| start + at + 1));
-    }
-    content.check()?;
-    if ends.last() != Some(&tokens) {
-        ends.push(tokens);
-    }
-    Ok(ends)
+    Ok(bytes / size)
 }

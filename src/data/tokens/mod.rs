@@ -4,23 +4,29 @@ mod builder;
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
 pub use builder::TokensBuilder;
 
-use crate::data::dataset::{Dataset, out_of_range};
-use crate::error::{BoxedError, DataError, invalid};
+use crate::data::dataset::{Concat, Dataset, out_of_range};
+use crate::data::name_of;
+use crate::data::starts::Starts;
+use crate::error::{BoxedError, DataError, Error, invalid};
 use crate::fixed_file::FixedFile;
 
-/// A raw file of tokens, or a list of them: a sample is a window of it, or a document.
+/// Raw files of tokens, or a list of them: a sample is a window of one, or a document.
 ///
-/// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
+/// A file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
 /// write them. A header of llm.c is recognised. A sample is a view ([`TokenWindow`]), whose tokens are read from the file when they are
 /// needed; [`stack_tokens`](super::stack_tokens) reads a tensor of several. [`from_vec`](Self::from_vec) takes tokens that are in memory.
 ///
-/// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
+/// Several files are one dataset, in the order in which they are given, such as that of [`glob`](super::glob). No window and no document goes
+/// over the end of a file. Each file is open and may store its tokens in another type, if its header says so.
+///
+/// A file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
 /// file and rename that; a dataset that is open keeps the old one.
 ///
 /// ```
@@ -32,7 +38,7 @@ use crate::fixed_file::FixedFile;
 /// std::fs::write(&path, tokens)?;
 ///
 /// // A context of 4 tokens: the window has one more, and the next window begins with it.
-/// let tokens = Tokens::builder(&path).window(5).stride(4).open()?;
+/// let tokens = Tokens::builder([&path]).window(5).stride(4).open()?;
 /// assert_eq!(tokens.len(), 2); // the last token is in no window
 /// assert_eq!(tokens.get(1)?.to_vec()?, [4, 5, 6, 7, 8]);
 /// let batch = stack_tokens(vec![tokens.get(0)?, tokens.get(1)?])?;
@@ -41,8 +47,14 @@ use crate::fixed_file::FixedFile;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokens {
+    files: Arc<Concat<Part>>,
+}
+
+/// The samples of one file, or of a list.
+#[derive(Debug)]
+struct Part {
     content: Arc<Content>,
-    cut: Arc<Cut>,
+    cut: Cut,
 }
 
 /// Where samples begin and end, in tokens.
@@ -53,31 +65,71 @@ enum Cut {
         stride: usize,
         count: usize,
     },
-    /// The ends of the documents, the last tokens included.
-    Documents(Box<[usize]>),
+    Documents {
+        starts: Starts<usize>,
+        /// Their last token.
+        end: u32,
+        /// Of all documents.
+        tokens: usize,
+    },
 }
 
-impl Cut {
-    fn len(&self) -> usize {
-        match self {
-            Self::Windows { count, .. } => *count,
-            Self::Documents(ends) => ends.len(),
-        }
-    }
-
-    fn range(&self, index: usize) -> Option<Range<usize>> {
-        match self {
-            Self::Windows {
+impl Part {
+    fn range(&self, index: usize) -> Result<Range<usize>, BoxedError> {
+        let range = match &self.cut {
+            Cut::Windows {
                 window,
                 stride,
                 count,
             } => (index < *count).then(|| index * stride..index * stride + window),
-            Self::Documents(ends) => {
-                let end = *ends.get(index)?;
-                let start = index.checked_sub(1).and_then(|before| ends.get(before));
-                Some(start.copied().unwrap_or(0)..end)
+            Cut::Documents {
+                starts,
+                end,
+                tokens,
+            } => {
+                let found = starts.get(index, |from, to| {
+                    let mut starts = Vec::new();
+                    let range = from..to.unwrap_or(*tokens);
+                    self.content.documents(range, *end, |at| starts.push(at))?;
+                    Ok::<_, DataError>(starts)
+                })?;
+                found.map(|(start, next)| start..next.unwrap_or(*tokens))
             }
+        };
+        Ok(range.ok_or_else(|| out_of_range(self, index))?)
+    }
+}
+
+impl Dataset for Part {
+    type Sample = TokenWindow;
+
+    fn len(&self) -> usize {
+        match &self.cut {
+            Cut::Windows { count, .. } => *count,
+            Cut::Documents { starts, .. } => starts.len(),
         }
+    }
+
+    fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
+        Ok(TokenWindow {
+            range: self.range(index)?,
+            content: Arc::clone(&self.content),
+        })
+    }
+
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        Ok(self.range(index)?.len())
+    }
+
+    fn name(&self) -> String {
+        self.content.name()
+    }
+}
+
+impl Tokens {
+    fn locate(&self, index: usize) -> Result<(&Part, usize), Error> {
+        let found = self.files.locate(index);
+        found.ok_or_else(|| out_of_range(self, index))
     }
 }
 
@@ -85,29 +137,41 @@ impl Dataset for Tokens {
     type Sample = TokenWindow;
 
     fn len(&self) -> usize {
-        self.cut.len()
+        self.files.len()
     }
 
-    /// Returns a view of a window or a document; the file is not touched.
+    /// Returns a view of a window or a document; its tokens are not read yet.
     ///
     /// # Errors
-    /// An [error of data](crate::Error::is_data) for an index out of range.
+    /// An [error of data](crate::Error::is_data) for an index out of range, and [`DataError::File`] if a document's file has to be read to find it
+    /// ([`index_bytes`](TokensBuilder::index_bytes)) and cannot be, or has changed.
     fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
-        let range = self.cut.range(index);
-        let range = range.ok_or_else(|| out_of_range(self, index))?;
-        Ok(TokenWindow {
-            content: Arc::clone(&self.content),
-            range,
-        })
+        let (file, within) = self.locate(index)?;
+        file.get(within)
     }
 
     /// Returns the number of tokens.
-    fn cost(&self, index: usize) -> usize {
-        self.cut.range(index).map_or(1, |range| range.len())
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        let (file, within) = self.locate(index)?;
+        file.cost(within)
     }
 
     fn name(&self) -> String {
-        self.content.name()
+        match self.files.datasets() {
+            [only] => only.name(),
+            files => name_of(
+                files
+                    .iter()
+                    .filter_map(|file| file.content.path())
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            ),
+        }
+    }
+
+    /// Returns blocks of 1,024 samples, each of one file.
+    fn blocks(&self) -> Vec<usize> {
+        self.files.blocks()
     }
 }
 
@@ -233,11 +297,37 @@ enum Content {
 }
 
 impl Content {
-    fn name(&self) -> String {
+    fn path(&self) -> Option<&Path> {
         match self {
-            Self::File { file, .. } => file.path().display().to_string(),
-            Self::Memory(_) => "tokens in memory".to_owned(),
+            Self::File { file, .. } => Some(file.path()),
+            Self::Memory(_) => None,
         }
+    }
+
+    fn name(&self) -> String {
+        let path = self.path().map(|path| path.display().to_string());
+        path.unwrap_or_else(|| "tokens in memory".to_owned())
+    }
+
+    /// Reads a range, which begins with a document, and gives the start of each document in it.
+    fn documents(
+        &self,
+        range: Range<usize>,
+        end: u32,
+        mut found: impl FnMut(usize),
+    ) -> Result<(), DataError> {
+        /// Tokens that are read at once.
+        const PIECE: usize = 1 << 17;
+        let (mut bytes, mut piece) = (Vec::new(), Vec::new());
+        found(range.start);
+        for start in range.clone().step_by(PIECE) {
+            piece.clear();
+            self.append(start..range.end.min(start + PIECE), &mut bytes, &mut piece)?;
+            let ends = piece.iter().enumerate().filter(|(_, token)| **token == end);
+            let after = ends.map(|(at, _)| start + at + 1);
+            after.filter(|at| *at < range.end).for_each(&mut found);
+        }
+        self.check()
     }
 
     /// Appends the tokens of a range to `tokens`. Those of a file are read into `bytes` first, and the file is not checked for changes.

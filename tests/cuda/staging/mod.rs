@@ -27,8 +27,8 @@ impl Dataset for Samples {
         Ok(u32::try_from(index)?)
     }
 
-    fn cost(&self, index: usize) -> usize {
-        1 + index * 7919 % 13
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        Ok(1 + index * 7919 % 13)
     }
 }
 

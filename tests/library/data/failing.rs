@@ -163,7 +163,7 @@ fn collating_may_fail_and_panic() {
 
 #[test]
 fn a_part_is_named_with_its_own_index() {
-    let parts = Concat(vec![
+    let parts = Concat::new(vec![
         Faulty::default(),
         Faulty {
             bad: [2].into(),
@@ -193,8 +193,8 @@ fn costs_that_panic_are_errors() {
         fn get(&self, _: usize) -> Result<u32, BoxedError> {
             Ok(0)
         }
-        fn cost(&self, index: usize) -> usize {
-            [1, 2][index]
+        fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+            Ok([1, 2][index])
         }
     }
     for workers in [0, 2] {

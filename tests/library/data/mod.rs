@@ -32,8 +32,8 @@ impl Dataset for Numbers {
         Ok(u32::try_from(index)?)
     }
 
-    fn cost(&self, index: usize) -> usize {
-        cost(index)
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        Ok(cost(index))
     }
 
     fn name(&self) -> String {

@@ -234,7 +234,7 @@ fn counters_that_cannot_be_read_change_nothing() {
 
 #[test]
 fn parts_of_a_mixture_come_by_weight() {
-    let parts = Concat([100, 10, 7, 0].map(Numbers).into());
+    let parts = Concat::new([100, 10, 7, 0].map(Numbers).into());
     let builder = Loader::builder(parts, collate)
         .mixture([1., 1., 2., 0.])
         .samples(40);
@@ -258,7 +258,7 @@ fn parts_of_a_mixture_come_by_weight() {
 #[test]
 fn weights_that_cannot_be_meant_are_refused() {
     let build = |sizes: &[usize], weights: &[f64]| {
-        let parts = Concat(sizes.iter().copied().map(Numbers).collect());
+        let parts = Concat::new(sizes.iter().copied().map(Numbers).collect());
         Loader::builder(parts, collate).mixture(weights).build()
     };
     for weights in [
@@ -281,7 +281,7 @@ fn weights_that_cannot_be_meant_are_refused() {
 #[test]
 fn a_position_of_another_mixture_is_refused() {
     let mixture = |sizes: [usize; 2], samples, weights: [f64; 2]| {
-        let parts = Concat(sizes.map(Numbers).into());
+        let parts = Concat::new(sizes.map(Numbers).into());
         let builder = Loader::builder(parts, collate)
             .mixture(weights)
             .samples(samples);
@@ -307,7 +307,7 @@ fn a_position_of_another_mixture_is_refused() {
     assert!(dropping.load_state(kept.state()).is_err());
 
     // A part that would never be drawn.
-    let parts = Concat(vec![Numbers(5), Numbers(5)]);
+    let parts = Concat::new(vec![Numbers(5), Numbers(5)]);
     let refused = Loader::builder(parts, collate)
         .mixture([1., 0.001])
         .build()
@@ -319,7 +319,7 @@ fn a_position_of_another_mixture_is_refused() {
         "{refused}"
     );
     // The text of many parts stays short.
-    let many = Concat((1..200).map(Numbers).collect());
+    let many = Concat::new((1..200).map(Numbers).collect());
     let loader = Loader::builder(many, collate)
         .mixture(vec![1.; 199])
         .build()

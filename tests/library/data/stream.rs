@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::Tensor;
-use candle_headroom::data::{Loader, Position, Stream};
+use candle_headroom::data::{Loader, Stream};
 use candle_headroom::error::BoxedError;
 use proptest::prelude::*;
 
@@ -31,37 +31,6 @@ fn batches(loader: &mut Loader<Tensor>, most: usize) -> Vec<Vec<usize>> {
         .take(most)
         .map(|batch| held(&batch.unwrap()))
         .collect()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-
-    #[test]
-    fn each_sample_comes_once_in_an_epoch(
-        len in 1_u32..60,
-        shuffle in (any::<u64>(), 1_usize..20),
-        batch in 1_usize..9,
-        stops in prop::collection::vec((0_usize..9, 0_usize..3), 0..5),
-    ) {
-        let uninterrupted = batches(&mut stream(len, shuffle, batch, 0), usize::MAX);
-        let (mut position, mut read): (Option<Position>, _) = (None, Vec::new());
-        for (most, workers) in stops.into_iter().chain([(usize::MAX, 1)]) {
-            let mut loader = stream(len, shuffle, batch, workers);
-            if let Some(position) = &position {
-                loader.load_state(position).unwrap();
-            }
-            read.extend(batches(&mut loader, most));
-            position = Some(loader.state().clone());
-        }
-        prop_assert_eq!(&read, &uninterrupted);
-        let samples = read.concat();
-        prop_assert_eq!(samples.len(), 2 * len as usize);
-        for epoch in samples.chunks(len as usize) {
-            let mut epoch = epoch.to_vec();
-            epoch.sort_unstable();
-            prop_assert!(epoch.into_iter().eq(0..len as usize));
-        }
-    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn token_files_with_llm_c_headers() {
     ] {
         let read = |content: &[u8]| {
             fs::write(&path, content).unwrap();
-            let builder = || Tokens::builder(&path);
+            let builder = || Tokens::builder([&path]);
             read_tokens(builder().documents(7));
             read_tokens(builder().window(9).stride(1).dtype(TokenType::U32));
             read_tokens(builder().window(5).skip_header(3).dtype(TokenType::U8));

@@ -252,8 +252,9 @@ impl Dataset for Samples {
         Ok(self.0.get(index).ok_or("no such sample")?.clone())
     }
 
-    fn cost(&self, index: usize) -> usize {
-        self.0.get(index).map_or(1, |sample| sample.tokens.len())
+    fn cost(&self, index: usize) -> Result<usize, BoxedError> {
+        let sample = self.0.get(index).ok_or("no such sample")?;
+        Ok(sample.tokens.len())
     }
 }
 

@@ -58,7 +58,7 @@ fn a_file_written_anew_is_noticed_by_every_dataset() {
     is_noticed(b"one\ntwo\n", |path| Lines::open(path), first);
     is_noticed(b"[1]\n[2]\n", |path| JsonLines::<Value>::open(path), first);
     let tokens = [7; 40_000];
-    let open = |path: &Path| Tokens::builder(path).window(100).open();
+    let open = |path: &Path| Tokens::builder([path]).window(100).open();
     is_noticed(&tokens, open, |tokens: &Tokens| {
         let window = tokens.get(3).unwrap();
         window.to_vec().err().map(|error| error.to_string())
@@ -120,7 +120,7 @@ fn a_file_that_is_cut_and_written_all_the_time_ends_no_process() {
         let (mut refused, mut stacked) = (0, 0);
         let began = std::time::Instant::now();
         while began.elapsed().as_secs() < 3 {
-            let Ok(tokens) = Tokens::builder(&path).window(1_024).open() else {
+            let Ok(tokens) = Tokens::builder([&path]).window(1_024).open() else {
                 continue;
             };
             let windows = || (0..tokens.len()).map(|index| tokens.get(index).unwrap());

@@ -59,7 +59,7 @@ fn truncated_or_changed_lines_and_tokens_do_not_panic() {
     damage(text.as_bytes(), |path| Lines::open(path));
     damage(text.as_bytes(), |path| JsonLines::<Value>::open(path));
     let [beginnings, _] = damage(text.as_bytes(), |path| {
-        Tokens::builder(path).window(3).open()
+        Tokens::builder([path]).window(3).open()
     });
     // Every second one is a whole number of tokens, and the first ones are shorter than a window.
     assert_eq!(beginnings, text.len().div_ceil(2) - 3);

@@ -288,3 +288,80 @@ fn an_image_of_more_pixels_than_allowed_is_refused_before_it_is_decoded() {
         assert!(at(&*error).2.contains("10 × 20 pixels"), "{error}");
     }
 }
+
+/// Makes folders look as if they were changed a minute ago.
+fn age(folders: &[&Path]) {
+    let past = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    for folder in folders {
+        fs::File::open(folder).unwrap().set_modified(past).unwrap();
+    }
+}
+
+#[test]
+fn an_index_is_used_until_a_folder_changes() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let image = encoded(gradient(2, 3), ImageFormat::Png);
+    for (class, name) in [("a", "1.png"), ("a", "2.png"), ("b", "3.png")] {
+        save(&folder, class, name, &image);
+    }
+    let index = elsewhere.path().join("index.json");
+    let len = || {
+        ImageFolder::builder(folder.path())
+            .index(&index)
+            .open()
+            .unwrap()
+            .len()
+    };
+    // Just changed: a further change might have the same time.
+    assert_eq!((len(), index.exists()), (3, false));
+    let classes = ["a", "b"].map(|class| folder.path().join(class));
+    age(&[folder.path(), &classes[0], &classes[1]]);
+    assert_eq!((len(), index.exists()), (3, true));
+    // It is what is read, in place of the folders.
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace(r#""1.png","#, "")).unwrap();
+    assert_eq!(len(), 2);
+    // A file that is added, and a class that is removed.
+    save(&folder, "b", "4.png", &image);
+    assert_eq!(len(), 4);
+    age(&[&classes[1]]);
+    assert_eq!(len(), 4);
+    assert!(fs::read_to_string(&index).unwrap().contains("4.png"));
+    fs::remove_dir_all(&classes[0]).unwrap();
+    assert_eq!(len(), 2);
+
+    // An index leads to no file elsewhere.
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace("4.png", "../4.png")).unwrap();
+    let error = ImageFolder::builder(folder.path())
+        .index(&index)
+        .open()
+        .unwrap_err();
+    assert!(
+        at(&error)
+            .2
+            .starts_with("names ../4.png, which is no entry"),
+        "{error}"
+    );
+
+    fs::write(&index, "{}").unwrap();
+    let error = ImageFolder::builder(folder.path())
+        .index(&index)
+        .open()
+        .unwrap_err();
+    assert_eq!(at(&error).0, index);
+    assert!(
+        at(&error).2.starts_with("is no index of images: "),
+        "{error}"
+    );
+    let within = folder.path().join("b/index.json");
+    let error = ImageFolder::builder(folder.path())
+        .index(&within)
+        .open()
+        .unwrap_err();
+    assert!(
+        at(&error).2.starts_with("lies in the folder of the images"),
+        "{error}"
+    );
+    assert!(!within.exists());
+}

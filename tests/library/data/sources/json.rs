@@ -1,4 +1,5 @@
-use candle_headroom::data::{Dataset, JsonLines};
+use candle_headroom::ByteSize;
+use candle_headroom::data::{Dataset, JsonLines, Lines};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,9 +27,17 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_value_or_an_error_in_their_line(bytes in prop::collection::vec(any::<u8>(), 1..300)) {
+    fn any_bytes_are_a_value_or_an_error_in_their_line(
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\n'), Just(b' ')], 1..300),
+        index in 0_u64..400,
+    ) {
         let file = file(&bytes);
-        let values = JsonLines::<Value>::open(file.path()).unwrap();
+        let lines = Lines::builder(file.path()).skip_blank().index_bytes(ByteSize(index));
+        let values = JsonLines::<Value>::from(lines.open().unwrap());
+        let all = JsonLines::<Value>::open(file.path()).unwrap();
+        let text = |values: &JsonLines<Value>, index| values.get(index).map_err(|error| error.to_string());
+        prop_assert_eq!(values.len(), all.len());
+        prop_assert!((0..all.len()).all(|index| text(&values, index) == text(&all, index)));
         for index in 0..values.len() {
             if let Err(error) = values.get(index) {
                 let (_, offset, problem) = at(&*error);

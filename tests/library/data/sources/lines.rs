@@ -1,4 +1,5 @@
-use candle_headroom::data::{Dataset, Lines};
+use candle_headroom::ByteSize;
+use candle_headroom::data::{Dataset, Lines, Loader};
 use proptest::prelude::*;
 
 use super::{at, file, is_out_of_range, refused, shorten};
@@ -17,15 +18,17 @@ fn texts() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn lines_are_those_of_the_standard_library(text in texts()) {
+    fn lines_are_those_of_the_standard_library(text in texts(), index in 0_u64..400) {
         let file = file(text.as_bytes());
-        let lines = Lines::open(file.path()).unwrap();
+        // An index for all lines or a few of them.
+        let builder = || Lines::builder(file.path()).index_bytes(ByteSize(index));
+        let lines = builder().open().unwrap();
         prop_assert_eq!(all(&lines), text.lines().collect::<Vec<_>>());
-        let costs: usize = (0..lines.len()).map(|index| lines.cost(index)).sum();
+        let costs: usize = (0..lines.len()).map(|index| lines.cost(index).unwrap()).sum();
         prop_assert_eq!(costs, text.len());
         is_out_of_range(&lines);
 
-        let lines = Lines::builder(file.path()).skip_blank().open().unwrap();
+        let lines = builder().skip_blank().open().unwrap();
         let expected: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         prop_assert_eq!(all(&lines), expected);
     }
@@ -98,6 +101,39 @@ fn a_growing_or_shortened_file_is_noticed() {
     assert_eq!(at(&*error).0, file.path());
 }
 
+/// Where an index was thinned, finding a line reads the file: a cost that cannot be known is an error of the batches.
+#[test]
+fn the_cost_of_lines_of_a_changed_file_is_an_error() {
+    let file = file("line\n".repeat(1000).as_bytes());
+    let builder = Lines::builder(file.path()).index_bytes(ByteSize(160));
+    let lines = builder.open().unwrap();
+    assert_eq!((lines.len(), lines.cost(999).unwrap()), (1000, 5));
+    shorten(&file, 4_096);
+    assert!(lines.cost(999).is_ok(), "found before");
+    let error = lines.cost(500).unwrap_err();
+    assert!(
+        at(&*error).2.contains("has 4096 bytes, had 5000"),
+        "{error}"
+    );
+    let collate = |lines: Vec<String>| {
+        Ok(vec![candle_core::Tensor::new(
+            lines.len() as u32,
+            &candle_core::Device::Cpu,
+        )?])
+    };
+    let mut loader = Loader::builder(lines, collate)
+        .batch_cost(100)
+        .shuffle(1)
+        .build()
+        .unwrap();
+    let error = loader.next().unwrap().unwrap_err();
+    assert!(error.is_data(), "{error}");
+    assert!(
+        format!("{error:?}").contains("has 4096 bytes, had 5000"),
+        "{error:?}"
+    );
+}
+
 #[test]
 fn lines_are_found_across_the_pieces_that_are_read() {
     // Lines, blank ones among them, that begin and end at every place around the end of a piece.
@@ -112,12 +148,16 @@ fn lines_are_found_across_the_pieces_that_are_read() {
     }
     text.push_str(&"y".repeat(1 << 20));
     let file = file(text.as_bytes());
-    let lines = Lines::open(file.path()).unwrap();
-    assert_eq!(all(&lines), text.lines().collect::<Vec<_>>());
-    let lines = Lines::builder(file.path()).skip_blank().open().unwrap();
-    let expected: Vec<_> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    assert_eq!(all(&lines), expected);
+    // Each line, and each 256th.
+    for index in [1 << 20, 4_096] {
+        let builder = || Lines::builder(file.path()).index_bytes(ByteSize(index));
+        let lines = builder().open().unwrap();
+        assert_eq!(all(&lines), text.lines().collect::<Vec<_>>());
+        let lines = builder().skip_blank().open().unwrap();
+        let expected: Vec<_> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        assert_eq!(all(&lines), expected);
+    }
 }

@@ -15,7 +15,7 @@ fn numbers() -> Tensor {
 fn a_sample_is_one_row_of_each_tensor_and_a_view() {
     let y = Tensor::arange(0i64, 4, &Device::Cpu).unwrap();
     let pairs = TensorDataset::new((numbers(), y)).unwrap();
-    assert_eq!((pairs.len(), pairs.cost(2)), (4, 1));
+    assert_eq!((pairs.len(), pairs.cost(2).unwrap()), (4, 1));
     for index in 0..4 {
         let (x, y) = pairs.get(index).unwrap();
         let first = 6 * index as u32;

@@ -1,5 +1,6 @@
 use candle_core::DType;
-use candle_headroom::data::{Dataset, TokenType, Tokens, TokensBuilder, stack_tokens};
+use candle_headroom::ByteSize;
+use candle_headroom::data::{Dataset, TokenType, Tokens, TokensBuilder, glob, stack_tokens};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
@@ -38,7 +39,7 @@ proptest! {
         let mut content = vec![0xEE; header];
         content.extend(bytes(&tokens, kind));
         let file = file(&content);
-        let builder = Tokens::builder(file.path()).dtype(kind).skip_header(header);
+        let builder = Tokens::builder([file.path()]).dtype(kind).skip_header(header);
         let opened = builder.window(window).stride(stride).open();
         prop_assert_eq!(opened.is_ok(), window <= tokens.len());
         if let Ok(windows) = opened {
@@ -48,7 +49,7 @@ proptest! {
             for (index, expected) in expected.iter().enumerate() {
                 let found = windows.get(index).unwrap();
                 prop_assert_eq!(found.to_vec().unwrap(), *expected);
-                prop_assert_eq!((found.len(), windows.cost(index)), (window, window));
+                prop_assert_eq!((found.len(), windows.cost(index).unwrap()), (window, window));
                 all.push(found);
             }
             let stacked = stack_tokens(all).unwrap();
@@ -61,15 +62,20 @@ proptest! {
     #[test]
     fn documents_end_with_their_token_and_lose_none(
         tokens in prop::collection::vec(0..4u32, 1..100),
+        more in prop::collection::vec(0..4u32, 1..100),
         kind in prop::sample::select(vec![TokenType::U8, TokenType::U16, TokenType::U32]),
+        index in 0_u64..400,
     ) {
-        let file = file(&bytes(&tokens, kind));
-        let documents = Tokens::builder(file.path()).dtype(kind).documents(3).open().unwrap();
-        let expected: Vec<&[u32]> = tokens.split_inclusive(|token| *token == 3).collect();
+        let files = [&tokens, &more].map(|tokens| file(&bytes(tokens, kind)));
+        let builder = Tokens::builder(files.each_ref().map(NamedTempFile::path)).dtype(kind);
+        // An index for all documents or a few of them.
+        let documents = builder.documents(3).index_bytes(ByteSize(index)).open().unwrap();
+        let expected = [&tokens, &more].into_iter();
+        let expected: Vec<&[u32]> = expected.flat_map(|tokens| tokens.split_inclusive(|token| *token == 3)).collect();
         prop_assert_eq!(documents.len(), expected.len());
         for (index, expected) in expected.iter().enumerate() {
             prop_assert_eq!(documents.get(index).unwrap().to_vec().unwrap(), *expected);
-            prop_assert_eq!(documents.cost(index), expected.len());
+            prop_assert_eq!(documents.cost(index).unwrap(), expected.len());
         }
         is_out_of_range(&documents);
     }
@@ -85,17 +91,84 @@ fn documents_are_found_across_the_blocks_of_the_scan() {
         .collect();
     assert!(tokens.len() > 100_000, "{}", tokens.len());
     let file = file(&bytes(&tokens, TokenType::U16));
-    let documents = Tokens::builder(file.path()).documents(0).open().unwrap();
+    let documents = Tokens::builder([file.path()]).documents(0).open().unwrap();
     let found: Vec<usize> = (0..documents.len())
         .map(|index| documents.get(index).unwrap().len())
         .collect();
     assert_eq!(found, lengths);
 }
 
+/// Files of a pattern come in the order of their names, each with the type of its header, and no window goes over the end of one.
+#[test]
+fn several_files_are_one_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let save =
+        |name: &str, content: &[u8]| std::fs::write(folder.path().join(name), content).unwrap();
+    save("b.bin", &bytes(&[20, 21, 22, 23, 24], TokenType::U16));
+    let mut wide = bytes(&[20_240_801, 7, 4], TokenType::U32);
+    wide.resize(1024, 0);
+    wide.extend(bytes(&[10, 11, 1 << 20, 13], TokenType::U32));
+    save("a.bin", &wide);
+    save("c.txt", b"no tokens");
+    std::fs::create_dir(folder.path().join("d.bin")).unwrap();
+
+    let files = glob(folder.path().join("*.bin")).unwrap();
+    assert_eq!(
+        files,
+        ["a.bin", "b.bin"].map(|name| folder.path().join(name))
+    );
+    let windows = Tokens::builder(&files).window(2).open().unwrap();
+    let all = (0..windows.len()).map(|index| windows.get(index).unwrap());
+    let batch = stack_tokens(all.collect()).unwrap();
+    assert_eq!(
+        batch.to_vec2::<u32>().unwrap(),
+        [[10, 11], [1 << 20, 13], [20, 21], [22, 23]]
+    );
+    assert_eq!(windows.blocks(), [2, 4]);
+    assert!(
+        windows.name().ends_with("a.bin and 1 more"),
+        "{}",
+        windows.name()
+    );
+    is_out_of_range(&windows);
+
+    // A file that is too short is named, not left out.
+    let error = Tokens::builder(&files).window(5).open().unwrap_err();
+    assert_eq!(at(&error).0, files[0]);
+    let error = Tokens::builder(&files)
+        .dtype(TokenType::U16)
+        .window(2)
+        .open()
+        .unwrap_err();
+    assert!(
+        at(&error)
+            .2
+            .contains("tokens of type U32: leave out `dtype`"),
+        "{error}"
+    );
+    let error = glob(folder.path().join("*.tokens")).unwrap_err();
+    assert_eq!(at(&error).0, folder.path().join("*.tokens"));
+    assert!(
+        error.to_string().ends_with("*.tokens: matches no file"),
+        "{error}"
+    );
+    assert!(
+        glob(folder.path().join("***"))
+            .unwrap_err()
+            .to_string()
+            .contains("is no pattern")
+    );
+    let none: [&str; 0] = [];
+    assert_eq!(
+        setting(Tokens::builder(none).window(2)),
+        "tokens need at least one file"
+    );
+}
+
 #[test]
 fn windows_are_not_overlapping_by_default() {
     let file = u16s(10);
-    let windows = Tokens::builder(file.path()).window(3).open().unwrap();
+    let windows = Tokens::builder([file.path()]).window(3).open().unwrap();
     let all: Vec<_> = (0..windows.len())
         .map(|index| windows.get(index).unwrap().to_vec().unwrap())
         .collect();
@@ -106,7 +179,7 @@ fn windows_are_not_overlapping_by_default() {
 fn a_file_of_other_size_than_its_tokens_is_refused_with_the_place() {
     let open = |content: &[u8], kind, header| {
         let file = file(content);
-        let builder = Tokens::builder(file.path())
+        let builder = Tokens::builder([file.path()])
             .dtype(kind)
             .skip_header(header)
             .window(2);
@@ -137,7 +210,7 @@ fn a_file_of_other_size_than_its_tokens_is_refused_with_the_place() {
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
     let file = u16s(10);
-    let builder = || Tokens::builder(file.path());
+    let builder = || Tokens::builder([file.path()]);
     assert!(setting(builder()).contains("`window`"));
     assert!(setting(builder().window(0)).contains("`window`"));
     assert!(setting(builder().window(2).stride(0)).contains("stride"));
@@ -157,7 +230,10 @@ fn settings_that_contradict_each_other_are_refused() {
 fn what_is_no_regular_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &std::path::Path| {
-        let error = Tokens::builder(path).window(1).open().expect_err("no file");
+        let error = Tokens::builder([path])
+            .window(1)
+            .open()
+            .expect_err("no file");
         let (found, _, problem) = at(&error);
         assert_eq!(found, path);
         problem.to_owned()
@@ -179,7 +255,7 @@ fn a_file_without_permission_is_refused() {
     std::fs::set_permissions(file.path(), none).unwrap();
     // Root may read any file.
     if std::fs::File::open(file.path()).is_err() {
-        let error = Tokens::builder(file.path())
+        let error = Tokens::builder([file.path()])
             .window(1)
             .open()
             .expect_err("no permission");
@@ -191,7 +267,7 @@ fn a_file_without_permission_is_refused() {
 fn a_shortened_file_is_an_error_and_no_crash() {
     // Several pages, so that reading a map beyond the new end would raise SIGBUS.
     let file = u16s(20_000);
-    let windows = Tokens::builder(file.path()).window(100).open().unwrap();
+    let windows = Tokens::builder([file.path()]).window(100).open().unwrap();
     let [first, last] = [0, 199].map(|index| windows.get(index).unwrap());
     shorten(&file, 4_096);
     let error = last.to_vec().expect_err("the tokens are gone");
@@ -221,7 +297,7 @@ fn llm_c_headers_are_recognised() {
         let tokens: Vec<u32> = (100..110).collect();
         let body = bytes(&tokens, kind);
         let whole = file(&[header(magic, version, 10), body.clone()].concat());
-        let builder = || Tokens::builder(whole.path()).window(10);
+        let builder = || Tokens::builder([whole.path()]).window(10);
         // The type is that of the header, and may be given.
         for builder in [
             builder(),
@@ -232,7 +308,10 @@ fn llm_c_headers_are_recognised() {
             assert_eq!(windows.len(), 1);
             assert_eq!(windows.get(0).unwrap().to_vec().unwrap(), tokens);
         }
-        let documents = Tokens::builder(whole.path()).documents(104).open().unwrap();
+        let documents = Tokens::builder([whole.path()])
+            .documents(104)
+            .open()
+            .unwrap();
         assert_eq!(documents.get(1).unwrap().to_vec().unwrap(), tokens[5..]);
         // Who asks for it gets the header as tokens.
         let raw = builder()
@@ -253,21 +332,21 @@ fn llm_c_headers_are_recognised() {
             "{other}"
         );
         let short = file(&[header(magic, version, 11), body.clone()].concat());
-        let short = problem(Tokens::builder(short.path()).window(2));
+        let short = problem(Tokens::builder([short.path()]).window(2));
         assert!(
             short.contains("11 tokens") && short.contains("10"),
             "{short}"
         );
         let later = file(&[header(magic, 99, 10), body].concat());
-        let later = problem(Tokens::builder(later.path()).window(2));
+        let later = problem(Tokens::builder([later.path()]).window(2));
         assert!(later.contains("version 99"), "{later}");
     }
     // The end of a document must fit the type of the header.
     let small = file(&[header(20_240_520, 1, 1), vec![1, 0]].concat());
-    assert!(setting(Tokens::builder(small.path()).documents(70_000)).contains("at most 65535"));
+    assert!(setting(Tokens::builder([small.path()]).documents(70_000)).contains("at most 65535"));
     let file = u16s(600);
     assert_eq!(
-        Tokens::builder(file.path())
+        Tokens::builder([file.path()])
             .window(600)
             .open()
             .unwrap()
@@ -279,7 +358,7 @@ fn llm_c_headers_are_recognised() {
 #[test]
 fn windows_outlive_the_dataset_and_a_removed_file() {
     let file = u16s(10);
-    let windows = Tokens::builder(file.path()).window(2).open().unwrap();
+    let windows = Tokens::builder([file.path()]).window(2).open().unwrap();
     let window = windows.get(4).unwrap();
     drop((windows, file));
     assert_eq!(window.to_vec().unwrap(), [8, 9]);
@@ -291,7 +370,7 @@ fn windows_of_several_files_and_types_are_stacked_in_their_order() {
     let files = [TokenType::U16, TokenType::U8, TokenType::U32].map(|kind| {
         let tokens: Vec<u32> = (0..120_000).map(|token| token % 251).collect();
         let file = file(&bytes(&tokens, kind));
-        let builder = Tokens::builder(file.path()).dtype(kind);
+        let builder = Tokens::builder([file.path()]).dtype(kind);
         builder.window(20_000).stride(500).open().unwrap()
     });
     let places: Vec<_> = (0..150).map(|at| (at / 40 % 3, at * 31 % 190)).collect();
@@ -306,7 +385,7 @@ fn windows_of_several_files_and_types_are_stacked_in_their_order() {
 #[test]
 fn documents_of_different_lengths_are_not_stacked() {
     let file = file(&[1, 0, 1, 1, 0]);
-    let documents = Tokens::builder(file.path())
+    let documents = Tokens::builder([file.path()])
         .dtype(TokenType::U8)
         .documents(0)
         .open()
@@ -325,7 +404,7 @@ fn tokens_in_memory_are_cut_as_those_of_a_file() {
     let tokens: Vec<u32> = (0..1_000).map(|token| token % 7).collect();
     let file = file(&bytes(&tokens, TokenType::U32));
     let both = |set: fn(TokensBuilder) -> TokensBuilder| {
-        let builder = Tokens::builder(file.path()).dtype(TokenType::U32);
+        let builder = Tokens::builder([file.path()]).dtype(TokenType::U32);
         let builders = [builder, Tokens::from_vec(tokens.clone())];
         builders.map(|builder| {
             let tokens = set(builder).open().unwrap();
