@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::{Control, Deadline, Meeting};
+use super::control::{Control, Deadline, FAN_OUT, Meeting};
 use super::engines::Mpi;
 use super::group::{Group, Inner};
 use super::launch::{Launch, Variables};
@@ -35,6 +35,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub struct GroupBuilder {
     timeout: Duration,
     variables: Option<Variables>,
+    /// The most branches of a rank in the tree in which messages go.
+    pub(crate) fan_out: usize,
 }
 
 impl Group {
@@ -51,6 +53,7 @@ impl Group {
         GroupBuilder {
             timeout: TIMEOUT,
             variables: None,
+            fan_out: FAN_OUT,
         }
     }
 
@@ -154,13 +157,14 @@ impl GroupBuilder {
         };
         let control = match (&mpi, &launch.address) {
             (Some(mpi), _) => {
-                let control = mpi.control(&launch, &mut deadline);
+                let control = mpi.control(&launch, self.fan_out, &mut deadline);
                 let control = control.and_then(|control| check_agreement(&launch, control));
                 control.inspect_err(|_| mpi.abandon())?
             }
             (None, Some((host, port))) => {
                 let Launch { job, secret, .. } = &launch;
-                let meeting = Meeting::new(launch.rank, launch.size, job, secret);
+                let rank = (launch.rank, launch.size);
+                let meeting = Meeting::new(rank, self.fan_out, job, secret);
                 meeting.at(host, *port, &mut deadline)?
             }
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
