@@ -128,6 +128,8 @@ impl GroupBuilder {
     /// Ranks send each other everything as it is: use a network that you trust. Where several users share it, set `HEADROOM_SECRET` to the same
     /// random text on all ranks: rank 0 refuses whoever does not send it. With MPI rank 0 makes one up, and MPI passes it on.
     ///
+    /// With more than 17 ranks some listen, at ports that the system chooses, for others that join them: messages go through a tree of ranks.
+    ///
     /// The timeout is that of the whole call. `MPI_Init` waits for all ranks and cannot be interrupted, so it runs in a thread. If it does not return
     /// in time, this call fails and the thread stays behind: return the error from `main` or exit, since the process cannot open a group any more.
     ///

@@ -19,6 +19,7 @@ mod sharded;
 mod shares;
 mod signals;
 mod silent;
+mod sizes;
 mod tensors;
 mod trouble;
 mod watching;

@@ -39,6 +39,9 @@ const OTHER_CALLS: &str = "it has made another number of calls";
 /// The bytes of the parts of a long message that go through a rank at a time. While they come, a wait for the next call of their sender goes on.
 const PART: usize = 64 << 20;
 
+/// What ranks call, with how many one after another do, and their bytes.
+type Calls = (Vec<(String, usize)>, Vec<Vec<u8>>);
+
 /// What the ranks of a group tell each other.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -330,14 +333,8 @@ impl Control {
         }
     }
 
-    /// Waits for the calls of the children. Returns what the ranks of this rank's branches and it have called, how many one after another, and
-    /// their bytes.
-    fn collect(
-        &self,
-        number: u64,
-        what: &str,
-        bytes: &[u8],
-    ) -> Result<(Vec<(String, usize)>, Vec<Vec<u8>>), Refusal> {
+    /// Waits for the calls of the children. Returns those of this rank and of all ranks of its branches.
+    fn collect(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Calls, Refusal> {
         let since = self.now();
         let (mut all, mut parts) = (vec![(what.to_owned(), 1)], vec![bytes.to_vec()]);
         let mut missing = Vec::new();
