@@ -231,9 +231,7 @@ impl StateDict {
         let (mut states, mut pieces) = (ranks, Vec::new());
         for state in &mut states {
             let text = take_pieces(&mut state.metadata)?;
-            let read = serde_json::from_slice::<BTreeMap<String, Piece>>(text.as_bytes());
-            let read = read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")));
-            pieces.push(read?);
+            pieces.push(read_pieces(&text)?);
         }
         let Some(first) = states.first() else {
             return Err(refused("there are none"));
@@ -301,6 +299,53 @@ impl StateDict {
         }
         Ok(())
     }
+}
+
+/// The elements of a state that one rank has, by the names of the whole tensors.
+#[derive(Debug)]
+pub struct Own {
+    /// The document.
+    pub pieces: String,
+    tensors: BTreeMap<String, (Vec<usize>, Vec<(usize, usize)>)>,
+}
+
+impl Own {
+    /// Of a rank with this part of a state.
+    pub fn of(part: &mut StateDict) -> Result<Self> {
+        let pieces = take_pieces(&mut part.metadata)?;
+        let mut tensors = BTreeMap::new();
+        for (parameter, piece) in read_pieces(&pieces)? {
+            for kept in &piece.kept {
+                let own = (piece.shape.clone(), piece.ranges.clone());
+                tensors.insert(entry(&parameter, kept), own);
+            }
+        }
+        Ok(Self { pieces, tensors })
+    }
+
+    /// Returns the rank's elements of a whole tensor, range after range; `None` if it has none of them. What it does not know stays whole.
+    pub fn cut(&self, name: &str, whole: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let Some((_, ranges)) = (self.tensors.get(name)).filter(|(dims, _)| dims == whole.dims())
+        else {
+            return Ok(Some(whole.clone()));
+        };
+        let row = whole.flatten_all()?;
+        let parts = ranges
+            .iter()
+            .map(|&(start, end)| row.narrow(0, start, end - start));
+        match parts.collect::<candle_core::Result<Vec<_>>>()?.as_slice() {
+            [] => Ok(None),
+            // Not a view, by which the whole would live on.
+            [part] => part.force_contiguous().map(Some),
+            parts => Tensor::cat(parts, 0).map(Some),
+        }
+    }
+}
+
+/// Reads the document that says of which elements of each parameter a state is.
+pub fn read_pieces(document: &str) -> Result<BTreeMap<String, Piece>> {
+    let read = serde_json::from_str(document);
+    read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")))
 }
 
 /// Removes what says which elements a state is of from its metadata.

@@ -317,11 +317,6 @@ fn after_signal(signal: i32, phase: Phase, lost: usize) -> Duration {
         Phase::Waiting => 0,
         Phase::Exchange | Phase::Between => RANKS,
     };
-    let length = if phase == Phase::Between {
-        200_000
-    } else {
-        100
-    };
     let port = free_port();
     let all: Vec<_> = (0..RANKS)
         .map(|rank| Process::start(rank, port, phase, lost, held))

@@ -21,5 +21,6 @@ mod signals;
 mod silent;
 mod sizes;
 mod tensors;
+mod tree;
 mod trouble;
 mod watching;
