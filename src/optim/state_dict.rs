@@ -301,32 +301,29 @@ impl StateDict {
     }
 }
 
-/// The elements of a state that one rank has, by the names of the whole tensors.
+/// The elements of a state that one rank has.
 #[derive(Debug)]
 pub struct Own {
     /// The document.
     pub pieces: String,
-    tensors: BTreeMap<String, (Vec<usize>, Vec<(usize, usize)>)>,
+    parameters: BTreeMap<String, Piece>,
 }
 
 impl Own {
     /// Of a rank with this part of a state.
     pub fn of(part: &mut StateDict) -> Result<Self> {
         let pieces = take_pieces(&mut part.metadata)?;
-        let mut tensors = BTreeMap::new();
-        for (parameter, piece) in read_pieces(&pieces)? {
-            for kept in &piece.kept {
-                let own = (piece.shape.clone(), piece.ranges.clone());
-                tensors.insert(entry(&parameter, kept), own);
-            }
-        }
-        Ok(Self { pieces, tensors })
+        let parameters = read_pieces(&pieces)?;
+        Ok(Self { pieces, parameters })
     }
 
     /// Returns the rank's elements of a whole tensor, range after range; `None` if it has none of them. What it does not know stays whole.
     pub fn cut(&self, name: &str, whole: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let Some((_, ranges)) = (self.tensors.get(name)).filter(|(dims, _)| dims == whole.dims())
-        else {
+        let piece = name.rsplit_once('.').and_then(|(parameter, kept)| {
+            let piece = self.parameters.get(parameter)?;
+            piece.kept.iter().any(|it| it == kept).then_some(piece)
+        });
+        let Some(Piece { ranges, .. }) = piece.filter(|it| it.shape == whole.dims()) else {
             return Ok(Some(whole.clone()));
         };
         let row = whole.flatten_all()?;

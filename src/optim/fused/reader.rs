@@ -239,8 +239,8 @@ impl<A: Algorithm> Fused<A> {
         let is_part = reader.is_part;
         let progress = reader.document(&mut setup);
         let parameters = setup.parameters.iter();
-        let is_read = |p: &Managed| !setup.is_frozen(p) && !(is_part && p.ranges.is_empty());
-        let snapshots = parameters.map(|p| is_read(p).then(|| reader.snapshot::<A>(p)));
+        let is_left_out = |p: &Managed| setup.is_frozen(p) || is_part && p.ranges.is_empty();
+        let snapshots = parameters.map(|p| (!is_left_out(p)).then(|| reader.snapshot::<A>(p)));
         let snapshots: Vec<_> = snapshots.collect();
         reader.finish(&setup.parameters)?;
         setup.check_listed()?;
