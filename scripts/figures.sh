@@ -7,7 +7,7 @@
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
 #     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
-#     scripts/figures.sh at-size [--quick]  data that does not lie in memory
+#     scripts/figures.sh at-size [--quick]  data that does not lie in memory, messages between many ranks, checkpoints of several
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -85,6 +85,8 @@ case $name in
     at-size)
         HEADROOM_HISTORIES=${HEADROOM_HISTORIES:-$([ -n "$is_quick" ] && echo 300 || echo 10000)} tests library data::interruptions::each_sample
         cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- ${is_quick:+--quick} blocks index | grep -o 'figure: .*'
+        tests ranks sizes::
+        cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench scale -- --quick | grep -o 'figure: .*'
         bash scripts/count-api.sh | grep code_lines ;;
     house)
         bash scripts/count-api.sh

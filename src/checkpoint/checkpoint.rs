@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
@@ -6,11 +6,13 @@ use serde::de::DeserializeOwned;
 
 use super::document::{Document, Fingerprint, MANIFEST, Manifest, STATE, open, unread};
 use super::folder::{Name, checkpoints};
-use super::load::{Replaced, Tensors, Tolerance, bytes, check_memory, fit, read_headers};
+use super::load::{
+    Named, Replaced, Saved, Tensors, Tolerance, bytes, check_memory, fit, read_headers,
+};
 use super::snapshot::PART;
 use crate::error::{CheckpointError, Error, Invalid, Result, Skipped, Subject};
 use crate::fixed_file::FixedFile;
-use crate::optim::StateDict;
+use crate::optim::{PIECES, STEP, StateDict, entry, read_pieces, take_pieces};
 use crate::train::Resumable;
 
 /// A saved checkpoint whose sizes and checksums are those of its manifest. Its files stay open, and a file that changes afterwards is an
@@ -253,30 +255,57 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::File`] if a file cannot be read or has changed, or files of several ranks do not fit together; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
-        let read = |files: Vec<(&str, &FixedFile)>| -> Result<StateDict> {
-            let saved = read_headers(&self.path, files.iter().copied())?;
-            let tensors = saved.into_iter();
-            let tensors = tensors.map(|(name, it)| Ok((name, it.load(&Device::Cpu)?)));
-            let text = files.first().map(|(_, file)| {
-                let text = file.text();
-                text.map_err(CheckpointError::file("read", file.path()))
-            });
-            Ok(StateDict {
-                tensors: tensors.collect::<Result<_>>()?,
-                metadata: text.transpose()?.unwrap_or_default(),
-            })
+        let mut state = StateDict {
+            metadata: self.document.training.clone(),
+            ..StateDict::default()
         };
-        let files: Vec<_> = self.files("optimizer").collect();
-        let mut state = match files.iter().any(|(name, _)| name.starts_with(PART)) {
-            true => {
-                let parts = files.into_iter().map(|file| read(vec![file]));
-                let merged = StateDict::merge(parts.collect::<Result<_>>()?);
-                merged.map_err(|error| CheckpointError::damaged(&self.path, error.to_string()))?
-            }
-            false => read(files)?,
-        };
-        state.metadata.clone_from(&self.document.training);
+        for tensors in self.state_in_pieces()? {
+            state.tensors.extend(tensors?);
+        }
         Ok(state)
+    }
+
+    /// Reads the tensors of the state some at a time: one, or those of one parameter, of which several ranks have written parts.
+    pub(super) fn state_in_pieces(&self) -> Result<Box<dyn Iterator<Item = Result<Named>> + '_>> {
+        let files: Vec<_> = self.files("optimizer").collect();
+        if !files.iter().any(|(name, _)| name.starts_with(PART)) {
+            let saved = read_headers(&self.path, files.into_iter())?.into_iter();
+            let load = |(name, it): (_, Saved<'_>)| Ok([(name, it.load(&Device::Cpu)?)].into());
+            return Ok(Box::new(saved.map(load)));
+        }
+        let damaged = |error: Error| CheckpointError::damaged(&self.path, error.to_string());
+        let mut parts = Vec::new();
+        for (name, file) in files {
+            let saved = read_headers(&self.path, std::iter::once((name, file)))?;
+            let text = file.text();
+            let mut text = text.map_err(CheckpointError::file("read", file.path()))?;
+            let pieces = take_pieces(&mut text).and_then(|pieces| read_pieces(&pieces));
+            parts.push((saved, pieces.map_err(damaged)?));
+        }
+        let names: BTreeSet<_> = parts
+            .iter()
+            .flat_map(|(_, it)| it.keys().cloned())
+            .collect();
+        Ok(Box::new(names.into_iter().map(move |name| {
+            let states = parts.iter().map(|(saved, pieces)| {
+                let own = pieces.get(&name).map(|piece| (&name, piece));
+                let own: BTreeMap<_, _> = own.into_iter().collect();
+                let kept = own
+                    .values()
+                    .flat_map(|piece| &piece.kept)
+                    .map(String::as_str);
+                let entries = kept.chain([STEP]).map(|kept| entry(&name, kept));
+                let found = entries.filter_map(|entry| saved.get_key_value(&entry));
+                let tensors = found.map(|(name, it)| Ok((name.clone(), it.load(&Device::Cpu)?)));
+                let pieces = serde_json::to_string(&own).map_err(candle_core::Error::wrap)?;
+                Ok(StateDict {
+                    tensors: tensors.collect::<Result<_>>()?,
+                    metadata: [(PIECES.to_owned(), pieces)].into(),
+                })
+            });
+            let merged = StateDict::merge(states.collect::<Result<_>>()?);
+            Ok(merged.map_err(damaged)?.tensors)
+        })))
     }
 
     /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
@@ -310,7 +339,7 @@ impl Checkpoint {
     /// was then; one that has made no update and loaded nothing refuses to train ([`UpdateInterrupted`](crate::error::UpdateInterrupted))
     /// until a checkpoint is loaded, if reading failed after the first parameter was set.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
-        self.check(trainer, 1)?;
+        self.check(trainer, |bytes| bytes)?;
         let state = self.state()?;
         self.load(trainer, &state, |loaded| loaded)
     }
@@ -347,19 +376,25 @@ impl Checkpoint {
         trainer.load_state(state)
     }
 
-    /// Compares it with a trainer's model, which it does not change, and with the memory that there is. So many ranks of this machine take
-    /// the state; this one also keeps the parameters that it replaces, unless the trainer is new.
-    pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T, ranks: u64) -> Result<()> {
+    /// Compares it with a trainer's model, which it does not change, and with the memory that there is: for what `taken` makes of the state's
+    /// bytes, and for the parameters that it replaces, unless the trainer is new. Returns the state's bytes.
+    pub(super) fn check<T: Resumable + ?Sized>(
+        &self,
+        trainer: &T,
+        taken: impl FnOnce(u64) -> u64,
+    ) -> Result<u64> {
         let saved = self.tensors("model")?;
         // Files of several ranks have tensors of the same names.
         let states = self.files("optimizer").map(|file| {
             let tensors = read_headers(&self.path, std::iter::once(file))?;
-            Ok(bytes(&tensors).saturating_mul(ranks))
+            Ok(bytes(&tensors))
         });
         let states = states.sum::<Result<u64, CheckpointError>>()?;
         let before = if trainer.is_new() { 0 } else { bytes(&saved) };
-        check_memory(&self.path, before.saturating_add(states))?;
-        fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
+        check_memory(&self.path, before.saturating_add(taken(states)))?;
+        let model = trainer.model();
+        fit(&self.path, &saved, &model, &Tolerance::default())?;
+        Ok(states)
     }
 
     /// The tensors of `model` or `optimizer`.

@@ -135,6 +135,9 @@ pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
     Err(exhausted.into())
 }
 
+/// Tensors in memory, by name.
+pub(super) type Named = BTreeMap<String, Tensor>;
+
 /// The tensors of one or more safetensors files, by name.
 pub(super) type Tensors<'a> = BTreeMap<String, Saved<'a>>;
 

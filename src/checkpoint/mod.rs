@@ -73,7 +73,7 @@
 //! - Of a sharded optimizer each rank writes its part of the state, while training waits, and rank 0 the rest with the manifest. Where rank 0
 //!   does not see a file of another rank, because that is on another disk, it gets all parts, in messages of 64 MiB, and writes the whole state.
 //! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
-//!   keep no copy of what they had.
+//!   keep no copy of what they had. Of a sharded optimizer each rank keeps its part of a tensor as it comes, and no rank has the whole state.
 //! - All return the same outcome. Where a rank cannot write, the others have an [error of checkpoints](crate::Error::is_checkpoint) with its reason;
 //!   any other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).

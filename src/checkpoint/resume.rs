@@ -11,16 +11,15 @@ use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
 use super::folder::{Name, file_name};
-use super::load::check_memory;
+use super::load::{Named, check_memory};
 use super::outcome::Resumed;
 #[cfg(feature = "data")]
 use crate::batch::Consumer;
 #[cfg(feature = "data")]
 use crate::data::{Loader, Tensors};
 use crate::distributed::Group;
-use crate::elements::size;
 use crate::error::{Error, Result, Skipped, different};
-use crate::optim::{Parameter, StateDict};
+use crate::optim::{Own, PIECES, Parameter, StateDict};
 use crate::train::Resumable;
 
 /// The name of the call in which ranks meet.
@@ -34,8 +33,6 @@ struct Head {
     document: Document,
     /// Rank 0's parameters, as text.
     model: Vec<String>,
-    /// The tensors of the trainer's state: name, type, shape.
-    state: Vec<(String, String, Vec<usize>)>,
     state_bytes: u64,
 }
 
@@ -181,25 +178,29 @@ impl Checkpoints {
         latest: Result<Option<Checkpoint>>,
         trainer: &mut T,
     ) -> Result<Option<Head>> {
+        // After an interrupted update it cannot be read: then this rank takes the whole state.
+        let part = trainer.part().ok().flatten();
+        let part = part.map(|mut part| Own::of(&mut part)).transpose();
+        let (part, _) = group.agree(CALL, part, |_| ())?;
         let read = |latest: Checkpoint| {
-            latest.check(trainer, 1 + group.beside().len() as u64)?;
-            let state = latest.state()?;
-            let head = Head::new(&latest).with(trainer, &state);
-            Ok((latest, state, head))
+            let state_bytes = latest.check(trainer, |bytes| ranks_here(bytes, group, &part))?;
+            let mut head = Head::new(&latest);
+            (head.model, head.state_bytes) = (described(trainer), state_bytes);
+            Ok((latest, head))
         };
         let read = latest.and_then(|latest| latest.map(read).transpose());
-        let word = |read: &Option<(_, _, Head)>| read.as_ref().map(|(.., head)| head.clone());
+        let word = |read: &Option<(_, Head)>| read.as_ref().map(|(_, head)| head.clone());
         let (own, words) = group.agree(CALL, read, word)?;
         let Some(head) = words.into_iter().next().flatten() else {
             return Ok(None);
         };
         let ready = match own {
             Some(_) => Ok(()),
-            None => head.check(group, trainer, &self.folder.path.join(&head.name)),
+            None => head.check(group, trainer, &part, &self.folder.path.join(&head.name)),
         };
         group.agree(CALL, ready, |()| ())?;
-        let (own, state) = own.map(|(own, state, _)| (own, state)).unzip();
-        let state = head.exchange(group, trainer, state)?;
+        let own = own.map(|(own, _)| own);
+        let state = head.exchange(group, trainer, own.as_ref(), part)?;
         let agree = |loaded: Result<()>| group.agree(CALL, loaded, |()| ()).map(drop);
         match &own {
             Some(own) => own.load(trainer, &state, agree)?,
@@ -226,31 +227,21 @@ impl Head {
                 .collect(),
             document: checkpoint.document.clone(),
             model: Vec::new(),
-            state: Vec::new(),
             state_bytes: 0,
         }
     }
 
-    /// Describes the tensors that are sent.
-    fn with<T: Resumable + ?Sized>(mut self, trainer: &T, state: &StateDict) -> Self {
-        let shaped = |(name, tensor): (&String, &Tensor)| {
-            let dtype = tensor.dtype().as_str().to_owned();
-            (name.clone(), dtype, tensor.dims().to_vec())
-        };
-        self.model = described(trainer);
-        self.state = state.tensors.iter().map(shaped).collect();
-        self.state_bytes = state.tensors.values().map(size).sum::<usize>() as u64;
-        self
-    }
-
-    /// Checks that the model is as rank 0's, and that there is memory for the state on each rank of this machine. Rank 0 holds its own
-    /// already.
-    fn check<T: Resumable + ?Sized>(&self, group: &Group, trainer: &T, path: &Path) -> Result<()> {
+    /// Checks that the model is as rank 0's, and that there is memory for the state on each rank of this machine.
+    fn check<T: Resumable + ?Sized>(
+        &self,
+        group: &Group,
+        trainer: &T,
+        part: &Option<Own>,
+        path: &Path,
+    ) -> Result<()> {
         let own = described(trainer);
         if own == self.model {
-            let beside = group.beside().iter().filter(|rank| **rank > 0).count();
-            let states = self.state_bytes.saturating_mul(1 + beside as u64);
-            return check_memory(path, states);
+            return check_memory(path, ranks_here(self.state_bytes, group, part));
         }
         let pairs = own
             .iter()
@@ -268,35 +259,69 @@ impl Head {
         ))
     }
 
-    /// Returns rank 0's state on all ranks.
+    /// Returns the state that rank 0 reads from its checkpoint on all ranks, of which each takes its part as it comes.
     fn exchange<T: Resumable + ?Sized>(
         &self,
         group: &Group,
         trainer: &T,
-        own: Option<StateDict>,
+        from: Option<&Checkpoint>,
+        part: Option<Own>,
     ) -> Result<StateDict> {
         // Where parameters are the ranks exchange tensors. For others in the host's memory there may be no way.
         let model = trainer.model();
         let device = model
             .first()
             .map_or(&Device::Cpu, |first| first.var.device());
+        let mut reading = from.map(Checkpoint::state_in_pieces).transpose();
         let mut tensors = BTreeMap::new();
-        for (name, dtype, shape) in &self.state {
-            let own = own.as_ref().and_then(|own| own.tensors.get(name));
-            let tensor = match own {
-                Some(own) => own.to_device(device).and_then(|own| own.contiguous()),
-                None => DType::from_str(dtype)
-                    .map_err(candle_core::Error::wrap)
-                    .and_then(|dtype| Tensor::zeros(shape.as_slice(), dtype, device)),
+        loop {
+            let next = match &mut reading {
+                Ok(Some(pieces)) => pieces.next().transpose(),
+                Ok(None) => Ok(None),
+                Err(_) => std::mem::replace(&mut reading, Ok(None)).map(|_| None),
             };
-            let sent = send(group, tensor)?;
-            let kept = sent.to_device(&Device::Cpu);
-            tensors.insert(name.clone(), kept.map_err(|error| notified(group, error))?);
+            let (own, all) = group.agree(CALL, next, |next| next.as_ref().map(shapes))?;
+            let Some(shapes) = all.into_iter().next().flatten() else {
+                break;
+            };
+            for (name, (dtype, shape)) in shapes {
+                let tensor = match own.as_ref().and_then(|own| own.get(&name)) {
+                    Some(own) => own.to_device(device).and_then(|own| own.contiguous()),
+                    None => DType::from_str(&dtype)
+                        .map_err(candle_core::Error::wrap)
+                        .and_then(|dtype| Tensor::zeros(shape, dtype, device)),
+                };
+                let sent = send(group, tensor)?;
+                let kept = match &part {
+                    Some(part) => part.cut(&name, &sent),
+                    None => Ok(Some(sent)),
+                };
+                let kept = kept.and_then(|it| it.map(|it| it.to_device(&Device::Cpu)).transpose());
+                let kept = kept.map_err(|error| notified(group, error))?;
+                tensors.extend(kept.map(|kept| (name, kept)));
+            }
         }
-        Ok(StateDict {
-            tensors,
-            metadata: self.document.training.clone(),
-        })
+        let mut metadata = self.document.training.clone();
+        metadata.extend(part.map(|part| (PIECES.to_owned(), part.pieces)));
+        Ok(StateDict { tensors, metadata })
+    }
+}
+
+/// Each tensor's type and shape.
+fn shapes(tensors: &Named) -> BTreeMap<String, (String, Vec<usize>)> {
+    let shaped = |(name, tensor): (&String, &Tensor)| {
+        let dtype = tensor.dtype().as_str().to_owned();
+        (name.clone(), (dtype, tensor.dims().to_vec()))
+    };
+    tensors.iter().map(shaped).collect()
+}
+
+/// What the ranks of this machine take of a state of so many bytes: each the whole, or its part.
+fn ranks_here(bytes: u64, group: &Group, part: &Option<Own>) -> u64 {
+    let here = 1 + group.beside().len() as u64;
+    match part {
+        Some(_) => (bytes / group.size() as u64).saturating_mul(here),
+        None => bytes.saturating_mul(here),
     }
 }
 

@@ -200,7 +200,7 @@ pub trait Commit {
         Ok(StateDict::default())
     }
 
-    /// Continues from saved state. Ignores it by default.
+    /// Continues from saved state: of a sharded optimizer the whole, or its own part as [`state`](Self::state) has it. Ignores it by default.
     ///
     /// # Errors
     /// [`StateError`](crate::error::StateError) if the state does not fit. Nothing has changed then.

@@ -48,7 +48,9 @@ pub use group::{Group, GroupOptions, Moments, Parameter};
 pub use rule::{Algorithm, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::{LearningRate, LearningRateBuilder};
 pub use state_dict::StateDict;
-pub(crate) use state_dict::{PIECES, file_header, place_in_file, take_pieces};
+pub(crate) use state_dict::{
+    Own, PIECES, STEP, entry, file_header, place_in_file, read_pieces, take_pieces,
+};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
 /// [`ParamsAdamW`].

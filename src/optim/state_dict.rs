@@ -231,9 +231,7 @@ impl StateDict {
         let (mut states, mut pieces) = (ranks, Vec::new());
         for state in &mut states {
             let text = take_pieces(&mut state.metadata)?;
-            let read = serde_json::from_slice::<BTreeMap<String, Piece>>(text.as_bytes());
-            let read = read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")));
-            pieces.push(read?);
+            pieces.push(read_pieces(&text)?);
         }
         let Some(first) = states.first() else {
             return Err(refused("there are none"));
@@ -301,6 +299,50 @@ impl StateDict {
         }
         Ok(())
     }
+}
+
+/// The elements of a state that one rank has.
+#[derive(Debug)]
+pub struct Own {
+    /// The document.
+    pub pieces: String,
+    parameters: BTreeMap<String, Piece>,
+}
+
+impl Own {
+    /// Of a rank with this part of a state.
+    pub fn of(part: &mut StateDict) -> Result<Self> {
+        let pieces = take_pieces(&mut part.metadata)?;
+        let parameters = read_pieces(&pieces)?;
+        Ok(Self { pieces, parameters })
+    }
+
+    /// Returns the rank's elements of a whole tensor, range after range; `None` if it has none of them. What it does not know stays whole.
+    pub fn cut(&self, name: &str, whole: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let piece = name.rsplit_once('.').and_then(|(parameter, kept)| {
+            let piece = self.parameters.get(parameter)?;
+            piece.kept.iter().any(|it| it == kept).then_some(piece)
+        });
+        let Some(Piece { ranges, .. }) = piece.filter(|it| it.shape == whole.dims()) else {
+            return Ok(Some(whole.clone()));
+        };
+        let row = whole.flatten_all()?;
+        let parts = ranges
+            .iter()
+            .map(|&(start, end)| row.narrow(0, start, end - start));
+        match parts.collect::<candle_core::Result<Vec<_>>>()?.as_slice() {
+            [] => Ok(None),
+            // Not a view, by which the whole would live on.
+            [part] => part.force_contiguous().map(Some),
+            parts => Tensor::cat(parts, 0).map(Some),
+        }
+    }
+}
+
+/// Reads the document that says of which elements of each parameter a state is.
+pub fn read_pieces(document: &str) -> Result<BTreeMap<String, Piece>> {
+    let read = serde_json::from_str(document);
+    read.map_err(|error| refused(format!("{PIECES} cannot be read, {error}")))
 }
 
 /// Removes what says which elements a state is of from its metadata.

@@ -19,6 +19,8 @@ mod sharded;
 mod shares;
 mod signals;
 mod silent;
+mod sizes;
 mod tensors;
+mod tree;
 mod trouble;
 mod watching;

@@ -173,7 +173,6 @@ impl<A: Algorithm> Commit for Fused<A> {
                 .map(saved)
                 .collect::<Result<Vec<_>>>(),
         };
-        let mut document = BTreeMap::new();
         for (parameter, snapshot) in all.iter().zip(snapshots?) {
             if self.setup.is_frozen(parameter) {
                 continue;
@@ -189,18 +188,9 @@ impl<A: Algorithm> Commit for Fused<A> {
                     put(held.name, tensor);
                 }
             }
-            let (ranges, kept) = (parameter.ranges.iter(), parameter.kept.iter());
-            let piece = Piece {
-                shape: parameter.var.dims().to_vec(),
-                ranges: ranges.map(|range| (range.start, range.end)).collect(),
-                kept: kept.map(|held| held.name.to_owned()).collect(),
-            };
-            document.insert(&parameter.name, piece);
         }
-        if self.setup.shard.is_some() {
-            let document = serde_json::to_string(&document).map_err(Error::wrap)?;
-            state.metadata.insert(PIECES.to_owned(), document);
-        }
+        let pieces = self.pieces()?.map(|pieces| (PIECES.to_owned(), pieces));
+        state.metadata.extend(pieces);
         let document = Document {
             name: Some(A::NAME.to_owned()),
             params: self.hyper_parameters(),
@@ -217,8 +207,8 @@ impl<A: Algorithm> Commit for Fused<A> {
     /// types that are kept here. The state of frozen parameters is ignored, and so are master weights that are not kept here; those that
     /// are missing start from the parameters.
     ///
-    /// The new state lies beside the old one until it is complete. A sharded optimizer takes the whole state, too, and keeps the elements
-    /// of its shard.
+    /// The new state lies beside the old one until it is complete. A sharded optimizer takes the whole state, of which it keeps the elements
+    /// of its shard, or its own part, with the `pieces` that [`state`](Self::state) gives it.
     ///
     /// # Errors
     /// [`StateError`](crate::error::StateError) with every entry that does not fit;
@@ -231,6 +221,26 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
+    /// The document that says of which elements a sharded optimizer's state is.
+    pub(super) fn pieces(&self) -> Result<Option<String>> {
+        if self.setup.shard.is_none() {
+            return Ok(None);
+        }
+        let all = self.setup.parameters.iter();
+        let all = all.filter(|parameter| !self.setup.is_frozen(parameter));
+        let pieces = all.map(|parameter| {
+            let (ranges, kept) = (parameter.ranges.iter(), parameter.kept.iter());
+            let piece = Piece {
+                shape: parameter.var.dims().to_vec(),
+                ranges: ranges.map(|range| (range.start, range.end)).collect(),
+                kept: kept.map(|held| held.name.to_owned()).collect(),
+            };
+            (&parameter.name, piece)
+        });
+        let document = serde_json::to_string(&pieces.collect::<BTreeMap<_, _>>());
+        Ok(Some(document.map_err(Error::wrap)?))
+    }
+
     /// Checks everything that could make an update fail.
     fn check_update(&self, gradients: &GradStore, squares: Option<f64>) -> Result<()> {
         if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {

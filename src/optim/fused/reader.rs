@@ -32,22 +32,27 @@ pub struct Document {
 /// Reads saved state and collects everything that does not fit.
 pub struct Reader<'a> {
     state: &'a StateDict,
+    /// It is of this rank's elements alone.
+    is_part: bool,
     error: StateError,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(state: &'a StateDict) -> Self {
+    /// `own` says of which elements a part is, if this rank has a part.
+    pub fn new(state: &'a StateDict, own: Option<&str>) -> Self {
+        let pieces = state.metadata.get(PIECES);
         Self {
             state,
+            is_part: pieces.is_some_and(|pieces| own == Some(pieces)),
             error: StateError::default(),
         }
     }
 
     /// Sets the hyper-parameters and the options of groups, and returns the counters. PyTorch's files do not have them.
     pub fn document<R: Rule>(&mut self, setup: &mut Setup<R>) -> Progress {
-        let is_part = self.state.metadata.contains_key(PIECES);
+        let is_foreign = !self.is_part && self.state.metadata.contains_key(PIECES);
         let what = "is of one rank's state: put those of all ranks together by `StateDict::merge`";
-        self.require(!is_part, PIECES, what);
+        self.require(!is_foreign, PIECES, what);
         let document = self.state.metadata.get(OPTIMIZER);
         let document = document.map_or(Ok(Document::default()), |json| {
             serde_json::from_slice(json.as_bytes())
@@ -114,11 +119,16 @@ impl<'a> Reader<'a> {
     /// Reads the state of one parameter. The master weights, which are its last tensor, may be missing.
     pub fn snapshot<R: Rule>(&mut self, parameter: &Managed) -> Snapshot {
         let StateDict { tensors: saved, .. } = self.state;
+        let part = [parameter.ranges.iter().map(ExactSizeIterator::len).sum()];
+        let is_part = self.is_part;
         let is_optional =
             |name: &str| name == MASTER && !saved.contains_key(&entry(&parameter.name, name));
         let tensors = (parameter.kept.iter())
             .filter(|held| !is_optional(held.name))
-            .filter_map(|held| self.tensor(entry(&parameter.name, held.name), &held.whole));
+            .filter_map(|held| {
+                let dims = if is_part { &part[..] } else { &held.whole };
+                self.tensor(entry(&parameter.name, held.name), dims)
+            });
         let tensors = tensors.collect::<Vec<_>>();
         let step = entry(&parameter.name, STEP);
         let is_ours = self.state.metadata.contains_key(OPTIMIZER);
@@ -224,18 +234,24 @@ impl<A: Algorithm> Fused<A> {
 
     /// Replaces what there is by this state, cut as `setup` is.
     pub(super) fn load(&mut self, mut setup: Setup<A>, state: &StateDict) -> Result<()> {
-        let mut reader = Reader::new(state);
+        let own = self.pieces()?;
+        let mut reader = Reader::new(state, own.as_deref());
+        let is_part = reader.is_part;
         let progress = reader.document(&mut setup);
         let parameters = setup.parameters.iter();
-        let snapshots = parameters.map(|p| (!setup.is_frozen(p)).then(|| reader.snapshot::<A>(p)));
+        let is_left_out = |p: &Managed| setup.is_frozen(p) || is_part && p.ranges.is_empty();
+        let snapshots = parameters.map(|p| (!is_left_out(p)).then(|| reader.snapshot::<A>(p)));
         let snapshots: Vec<_> = snapshots.collect();
         reader.finish(&setup.parameters)?;
         setup.check_listed()?;
         let cut = setup.parameters.iter().zip(snapshots);
         let cut = cut.map(|(parameter, snapshot)| {
             let snapshot = snapshot.filter(|_| !parameter.ranges.is_empty());
-            let all = 0..parameter.len;
-            let cut = snapshot.map(|whole| whole.cut(&[all], parameter));
+            let held = match is_part {
+                true => parameter.ranges.clone(),
+                false => std::iter::once(0..parameter.len).collect(),
+            };
+            let cut = snapshot.map(|saved| saved.cut(&held, parameter));
             cut.transpose()
         });
         let loaded = Loaded {
