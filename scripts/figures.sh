@@ -6,6 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
+#     scripts/figures.sh at-size            every point of a job at which a rank can fail, on MPI and on the simulated driver; builds for CUDA
 #     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
@@ -81,6 +82,20 @@ case $name in
         cargo build --release --locked -p headroom-finetune --features cuda
         target=${CARGO_TARGET_DIR:-target}
         python3 scripts/eight-billion.py "$target/debug/headroom" "$target/release/finetune" --table ;;
+    at-size)
+        export HEADROOM_POINTS=${HEADROOM_POINTS:-all}
+        points=$(mktemp)
+        failed=0
+        tests ranks every_point:: >"$points" || failed=1
+        . scripts/cuda-env.sh
+        features=(--features cuda,layers --locked)
+        tests cuda every_point:: >>"$points" || failed=1
+        cat "$points"
+        # Both together.
+        awk -F '[ =]+' '/ranks\// { sub(/_(mpi|nccl)$/, "", $2); sums[$2] += $3 } END {
+            for (name in sums) printf "figure: %s = %d points\n", name, sums[name] }' "$points" | sort
+        rm -f "$points"
+        [ "$failed" = 0 ] || exit 1 ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |

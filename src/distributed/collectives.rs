@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 
-use super::control::{Control, GRACE};
+use super::control::Control;
 use crate::error::Result;
 
 /// Sums and copies large buffers between the ranks of a group. MPI and NCCL are the engines.
@@ -122,13 +122,10 @@ pub struct Watch {
 impl Watch {
     /// Gives the others the group's timeout from now on to do `what`.
     pub(crate) fn new(control: &Arc<Control>, what: &'static str) -> Self {
-        let grace = match control.rank() {
-            0 => Duration::ZERO,
-            _ => GRACE,
-        };
+        control.begin_exchange();
         Self {
             control: Arc::clone(control),
-            until: control.now() + control.timeout() + grace,
+            until: control.now() + control.timeout(),
             what,
         }
     }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ const MOST: usize = 4;
 pub(super) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// How many exchanges by an engine this rank has come to.
+    pub(super) exchanges: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -40,6 +43,8 @@ struct Peer {
     frames: VecDeque<Frame>,
     /// When bytes came last.
     heard: Option<Duration>,
+    /// How many exchanges it had come to when it was asked.
+    exchanges: u64,
 }
 
 impl State {
@@ -66,6 +71,7 @@ impl Inbox {
                 clock: Clock::new(timeout),
             }),
             changed: Condvar::new(),
+            exchanges: AtomicU64::new(0),
         }
     }
 
@@ -89,8 +95,13 @@ impl Inbox {
         self.changed.notify_all();
         match frame {
             Frame::Leave => state.left.push(rank),
-            // That they came is all that they say.
-            Frame::Pong | Frame::Working => {}
+            Frame::Pong { exchanges } => {
+                if let Some(peer) = state.peers.get_mut(rank) {
+                    peer.exchanges = exchanges;
+                }
+            }
+            // That it came is all that it says.
+            Frame::Working => {}
             Frame::Refusal(refusal @ Refusal::Lost { .. }) => return state.end(refusal),
             frame => match state.peers.get_mut(rank) {
                 Some(peer) if peer.frames.len() < MOST => peer.frames.push_back(frame),
@@ -146,6 +157,33 @@ impl Inbox {
             }
             let pause = state.clock.pause;
             self.changed.wait_for(&mut state, pause);
+        }
+    }
+
+    /// Returns those of these ranks that have come to fewer exchanges than this one, as they said last.
+    pub(super) fn behind(&self, asked: &[usize]) -> Vec<usize> {
+        let (state, own) = (self.state.lock(), self.exchanges.load(Ordering::Relaxed));
+        let is_behind =
+            |rank: &&usize| state.peers.get(**rank).is_some_and(|it| it.exchanges < own);
+        asked.iter().filter(is_behind).copied().collect()
+    }
+
+    /// Waits until the group has ended, for at most `limit`.
+    pub(super) fn wait_for_end(&self, limit: Duration) {
+        let since = self.now();
+        let mut state = self.state.lock();
+        while state.ended.is_none() && state.clock.now() < since + limit {
+            let pause = state.clock.pause;
+            self.changed.wait_for(&mut state, pause);
+        }
+    }
+
+    /// Waits until all of these have left, or the group has ended.
+    #[cfg(feature = "mpi")]
+    pub(super) fn wait_for_leave(&self, others: &[usize]) {
+        let mut state = self.state.lock();
+        while state.ended.is_none() && others.iter().any(|rank| !state.left.contains(rank)) {
+            self.changed.wait(&mut state);
         }
     }
 

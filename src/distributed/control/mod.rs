@@ -25,9 +25,9 @@ use link::{Life, Link, tell};
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(1);
 /// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 const OTHER_CALLS: &str = "it has made another number of calls";
 
@@ -142,6 +142,7 @@ impl Control {
     }
 
     /// Whether a rank is known to be lost.
+    #[cfg(feature = "mpi")]
     pub(crate) fn has_ended(&self) -> bool {
         self.inbox.ended().is_some()
     }
@@ -160,15 +161,29 @@ impl Control {
         self.end_without(vec![self.rank], reason);
     }
 
-    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault.
+    /// This rank comes to its next exchange with the others by an engine.
+    pub(super) fn begin_exchange(&self) {
+        self.inbox.exchanges.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault, else those that have not come to it: each
+    /// rank asks those connected to it, and where these answer it waits for what they find out.
     pub(crate) fn time_out(&self, what: &str) -> Error {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
         let ask = || self.tell(&Frame::Ping);
-        let ranks = self.inbox.silent(&asked, PATIENCE, ask);
-        let (timeout, more) = match ranks.is_empty() {
-            true => (self.timeout, ""),
-            false => (self.timeout, ", and no sign of life"),
-        };
+        let (mut ranks, timeout) = (self.inbox.silent(&asked, PATIENCE, ask), self.timeout);
+        let mut more = ", and no sign of life";
+        if ranks.is_empty() {
+            ranks = self.inbox.behind(&asked);
+            more = if ranks.is_empty() {
+                ""
+            } else {
+                ", and it has not begun"
+            };
+        }
+        if ranks.is_empty() && asked.len() + 1 < self.size {
+            self.inbox.wait_for_end(GRACE);
+        }
         let refusal = self.end_without(ranks, format!("no end of it within {timeout:?}{more}"));
         self.error(refusal, what)
     }
@@ -189,6 +204,13 @@ impl Control {
             None => Frame::Leave,
         };
         self.tell(&frame);
+    }
+
+    /// Waits until those connected to this rank have left too, or the group has ended.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn wait_for_others(&self) {
+        let others: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
+        self.inbox.wait_for_leave(&others);
     }
 
     /// Fails if the group has ended: with the reason if the caller has not seen it yet.
