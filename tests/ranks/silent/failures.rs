@@ -8,11 +8,11 @@ use std::sync::mpsc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use candle_headroom::Timeline;
 use candle_headroom::checkpoint::{Checkpoints, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{Error, GroupError};
 use candle_headroom::testing::{FileFaults, FileOperation};
-use candle_headroom::Timeline;
 
 use super::{found, launch};
 use crate::launch::is_rank;
