@@ -43,11 +43,18 @@ struct Peer {
     frames: VecDeque<Frame>,
     /// When bytes came last.
     heard: Option<Duration>,
-    /// How many exchanges it had come to when it was asked.
-    exchanges: u64,
+    /// How many exchanges it had come to when it was asked last, once it has answered.
+    exchanges: Option<u64>,
 }
 
 impl State {
+    /// Those of these ranks for which this holds.
+    fn those(&self, asked: &[usize], is_it: impl Fn(&Peer) -> bool) -> Vec<usize> {
+        let asked = asked.iter().copied();
+        let those = asked.filter(|rank| self.peers.get(*rank).is_some_and(&is_it));
+        those.collect()
+    }
+
     /// Ends the group for this reason, and returns it, unless the group has ended before.
     fn end(&mut self, refusal: Refusal) -> Option<Refusal> {
         if self.ended.is_some() {
@@ -97,7 +104,7 @@ impl Inbox {
             Frame::Leave => state.left.push(rank),
             Frame::Pong { exchanges } => {
                 if let Some(peer) = state.peers.get_mut(rank) {
-                    peer.exchanges = exchanges;
+                    peer.exchanges = Some(exchanges);
                 }
             }
             // That it came is all that it says.
@@ -138,34 +145,32 @@ impl Inbox {
         self.state.lock().ended.clone()
     }
 
-    /// Asks for signs of life by `ask`, and waits for them. Returns the ranks of `asked` that give none within `limit`.
+    /// Asks for signs of life by `ask`, and waits for them for at most `limit`. Returns the ranks of `asked` that give none, and those that have
+    /// come to fewer exchanges than this one.
     pub(super) fn silent(
         &self,
         asked: &[usize],
         limit: Duration,
         ask: impl FnOnce(),
-    ) -> Vec<usize> {
-        let since = self.now();
+    ) -> (Vec<usize>, Vec<usize>) {
+        let (since, own) = (self.now(), self.exchanges.load(Ordering::Relaxed));
+        (self.state.lock().peers.iter_mut()).for_each(|peer| peer.exchanges = None);
         ask();
         let mut state = self.state.lock();
-        loop {
-            let heard = |rank: usize| state.peers.get(rank)?.heard;
-            let is_silent = |rank: &&usize| heard(**rank).is_none_or(|at| at < since);
-            let silent: Vec<_> = asked.iter().filter(is_silent).copied().collect();
-            if silent.is_empty() || state.clock.now() >= since + limit {
-                return silent;
-            }
+        // Other bytes of a rank may come before its answer.
+        let has_time =
+            |state: &mut State| state.ended.is_none() && state.clock.now() < since + limit;
+        while !state
+            .those(asked, |peer| peer.exchanges.is_none())
+            .is_empty()
+            && has_time(&mut state)
+        {
             let pause = state.clock.pause;
             self.changed.wait_for(&mut state, pause);
         }
-    }
-
-    /// Returns those of these ranks that have come to fewer exchanges than this one, as they said last.
-    pub(super) fn behind(&self, asked: &[usize]) -> Vec<usize> {
-        let (state, own) = (self.state.lock(), self.exchanges.load(Ordering::Relaxed));
-        let is_behind =
-            |rank: &&usize| state.peers.get(**rank).is_some_and(|it| it.exchanges < own);
-        asked.iter().filter(is_behind).copied().collect()
+        let silent = state.those(asked, |peer| peer.heard.is_none_or(|at| at < since));
+        let behind = |peer: &Peer| peer.exchanges.is_some_and(|theirs| theirs < own);
+        (silent, state.those(asked, behind))
     }
 
     /// Waits until the group has ended, for at most `limit`.

@@ -171,16 +171,12 @@ impl Control {
     pub(crate) fn time_out(&self, what: &str) -> Error {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
         let ask = || self.tell(&Frame::Ping);
-        let (mut ranks, timeout) = (self.inbox.silent(&asked, PATIENCE, ask), self.timeout);
-        let mut more = ", and no sign of life";
-        if ranks.is_empty() {
-            ranks = self.inbox.behind(&asked);
-            more = if ranks.is_empty() {
-                ""
-            } else {
-                ", and it has not begun"
-            };
-        }
+        let (ranks, more) = match self.inbox.silent(&asked, PATIENCE, ask) {
+            (silent, _) if !silent.is_empty() => (silent, ", and no sign of life"),
+            (_, behind) if !behind.is_empty() => (behind, ", and it has not begun"),
+            _ => (Vec::new(), ""),
+        };
+        let timeout = self.timeout;
         if ranks.is_empty() && asked.len() + 1 < self.size {
             self.inbox.wait_for_end(GRACE);
         }
