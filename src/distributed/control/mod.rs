@@ -25,7 +25,7 @@ use link::{Life, Link, tell};
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(1500);
 /// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
 const PATIENCE: Duration = Duration::from_millis(500);
 

@@ -225,6 +225,13 @@ impl Suite {
             let errors = report.iter().flat_map(|report| &report.errors);
             let errors: Vec<_> = errors.collect();
             let is_quiet = matches!(case.kind, Kind::Late | Kind::SlowDisk);
+            let was_struck = report.as_ref().is_some_and(|report| report.was_struck);
+            if is_quiet && was_struck != (rank == case.victim) {
+                wrong.push((
+                    Wrong::Silent,
+                    format!("rank {rank}: struck is {was_struck}"),
+                ));
+            }
             if errors.is_empty() != is_quiet {
                 wrong.push((Wrong::Silent, format!("rank {rank} had {errors:?}")));
             } else if rank != case.victim {

@@ -17,7 +17,7 @@ use candle_headroom::data::{Items, Loader};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{BoxedError, GroupError, Phase};
 use candle_headroom::optim::ParamsSgd;
-use candle_headroom::testing::{Faults, FileFaults, FileOperation, out_of_memory};
+use candle_headroom::testing::{ArmedFileFaults, Faults, FileFaults, FileOperation, out_of_memory};
 use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub const UPDATES: u64 = 6;
 /// Updates between checkpoints.
 pub const EVERY: u64 = 2;
 const WIDTH: usize = 4;
+/// The order of the samples, and another one.
+const SEED: u64 = 9;
+const OTHER: u64 = 10;
 
 /// How ranks are started, and what they compute on.
 pub trait Backend {
@@ -82,6 +85,7 @@ impl fmt::Debug for Seen {
 #[derive(Default, Serialize, Deserialize)]
 pub struct Report {
     pub has_finished: bool,
+    pub was_struck: bool,
     pub errors: Vec<Seen>,
     /// The update from which it continued.
     pub resumed: u64,
@@ -262,6 +266,7 @@ impl Run {
         let done = self.train(open, device);
         let mut report = std::mem::take(&mut self.report);
         report.has_finished = done.is_ok();
+        report.was_struck = self.striker.has_struck.load(SeqCst);
         report.values = self.vars.as_ref().map(bits).unwrap_or_default();
         report
     }
@@ -316,6 +321,66 @@ impl Run {
         }
     }
 
+    /// What fails in this update.
+    fn faults(&self, update: u64) -> Option<Faults> {
+        let is_due = |at, kind| update == STRUCK && self.striker.is_due(at, kind);
+        let all = [
+            (At::Sum, Faults::after_exchange(0)),
+            (At::Update, Faults::in_phase(Phase::Reduce, 1)),
+        ];
+        // Without a sharded state nothing of the library follows the update.
+        let all = all
+            .into_iter()
+            .filter(|(at, _)| self.is_sharded || *at == At::Sum);
+        let mut due = all.filter_map(|(at, faults)| match () {
+            () if is_due(at, Kind::Exhaustion) => Some(faults.failing_with(out_of_memory)),
+            () if is_due(at, Kind::Error) => Some(faults.failing_with(on_purpose)),
+            () => None,
+        });
+        due.next()
+    }
+
+    /// The order and the place of the wrong batch that this update is given.
+    fn other_batch(&self, update: u64) -> Option<(u64, usize)> {
+        let at = update as usize - 1;
+        match update {
+            STRUCK if self.striker.is_due(At::Message, Kind::Loader) => Some((OTHER, at)),
+            // As if a batch had been left out after the update before.
+            _ if update == STRUCK + 1 && self.striker.is_due(At::Update, Kind::Loader) => {
+                Some((SEED, at + 1))
+            }
+            _ => None,
+        }
+    }
+
+    /// A file that fails, or takes longer than the others wait for each other.
+    fn file_faults(&self, at: At, folder: &Path) -> Option<FileFaults> {
+        let (update, operation) = match at {
+            At::Loading => (0, FileOperation::Read),
+            _ => (STRUCK, FileOperation::Sync),
+        };
+        if self.striker.update.load(SeqCst) != update {
+            return None;
+        }
+        let faults = FileFaults::in_folder(folder).at(0);
+        match () {
+            () if self.striker.is_due(at, Kind::SlowDisk) => {
+                Some(faults.only(operation).delaying(TIMEOUT * 7 / 2))
+            }
+            () if at == At::Saving && self.striker.is_due(at, Kind::Error) => {
+                let full = faults.only(FileOperation::Write);
+                Some(full.failing_with(ErrorKind::StorageFull))
+            }
+            () => None,
+        }
+    }
+
+    fn note(&self, armed: Option<ArmedFileFaults>) {
+        if armed.is_some_and(|armed| armed.fired() == 1) {
+            self.striker.mark();
+        }
+    }
+
     fn train(
         &mut self,
         open: impl Fn() -> Result<Group>,
@@ -328,7 +393,7 @@ impl Run {
         let device = device(&group);
         let vars = parameters(&device)?;
         self.vars = Some(vars.clone());
-        let mut trainer = self.again(|own| {
+        let mut trainer = self.again(|_| {
             let params = ParamsSgd {
                 lr: 0.1,
                 momentum: 0.9,
@@ -338,11 +403,11 @@ impl Run {
             if is_sharded {
                 sgd = sgd.sharded();
             }
+            let is_wrong = striker.is_due(At::Joining, Kind::Error);
             let (optimizer, striker) = (sgd.build()?, Arc::clone(&striker));
             let watcher = Watcher(Arc::clone(&striker));
             let builder = AdaptiveTrainer::builder(Struck { optimizer, striker });
-            let wrong = own.striker.is_due(At::Joining, Kind::Error);
-            let builder = builder.compare_every(if wrong { 0 } else { 1000 });
+            let builder = builder.compare_every(if is_wrong { 0 } else { 1000 });
             let builder = builder.group(&group).observer(watcher);
             builder.policy(Fixed::new(2)?).build()
         })?;
@@ -351,17 +416,13 @@ impl Run {
             builder.in_foreground().group(&group).open()
         })?;
         striker.strike(Place::BeforeLoading)?;
-        // Longer than the others wait for an answer.
-        let slow = |operation| {
-            let slow = FileFaults::in_folder(&folder).only(operation).at(0);
-            slow.delaying(TIMEOUT * 7 / 2)
-        };
         let mut loader = self.again(|own| {
-            let is_slow = own.striker.is_due(At::Loading, Kind::SlowDisk);
-            let _armed = is_slow.then(|| slow(FileOperation::Read).arm());
-            let is_other = own.striker.is_due(At::Loading, Kind::Loader);
-            let loader = batches(&group, &device, if is_other { 10 } else { 9 })?;
-            checkpoints.resume(&mut trainer, loader)
+            let armed = own.file_faults(At::Loading, &folder).map(FileFaults::arm);
+            let is_other = striker.is_due(At::Loading, Kind::Loader);
+            let loader = batches(&group, &device, if is_other { OTHER } else { SEED })?;
+            let resumed = checkpoints.resume(&mut trainer, loader);
+            own.note(armed);
+            resumed
         })?;
         let resumed = checkpoints.resumed().map_or(0, |resumed| resumed.step);
         self.report.resumed = resumed;
@@ -369,36 +430,13 @@ impl Run {
             striker.update.store(update, SeqCst);
             let batch = loader.next().expect("a batch")?;
             let report = self.again(|own| {
-                let striker = &own.striker;
-                let is_due = |at, kind| update == STRUCK && striker.is_due(at, kind);
-                let mut faults = None;
-                for (at, fault) in [
-                    (At::Sum, Faults::after_exchange(0)),
-                    (At::Update, Faults::in_phase(Phase::Reduce, 1)),
-                ] {
-                    if at == At::Update && !is_sharded {
-                        continue;
-                    }
-                    if is_due(at, Kind::Exhaustion) {
-                        faults = Some(fault.failing_with(out_of_memory));
-                    } else if is_due(at, Kind::Error) {
-                        faults = Some(fault.failing_with(on_purpose));
-                    }
-                }
-                let _armed = faults.map(|faults| {
+                let armed = own.faults(update).map(Faults::arm);
+                if armed.is_some() {
                     striker.mark();
-                    faults.arm()
-                });
-                // Another order, and the place of another batch.
-                let late = update == STRUCK + 1 && striker.is_due(At::Update, Kind::Loader);
-                let (seed, ahead) = match is_due(At::Message, Kind::Loader) {
-                    true => (10, 0),
-                    false => (9, 1),
-                };
-                if late || seed == 10 {
-                    let other = batches(&group, &device, seed)?;
-                    let at = (update - 1) as usize + ahead;
-                    let batch = other.skip(at).next().expect("a batch")?;
+                }
+                if let Some((seed, at)) = own.other_batch(update) {
+                    let mut other = batches(&group, &device, seed)?;
+                    let batch = other.nth(at).expect("a batch")?;
                     return trainer.step(&batch, |x, _| loss(&vars, &x));
                 }
                 trainer.step(&batch, |x, _| {
@@ -414,22 +452,12 @@ impl Run {
                 .map_err(Error::from)
                 .inspect_err(|error| self.saw(error))?;
             self.again(|own| {
-                let striker = &own.striker;
                 striker.strike(Place::BeforeSaving)?;
-                let is_due = |kind| update == STRUCK && striker.is_due(At::Saving, kind);
-                let fault = match () {
-                    () if is_due(Kind::SlowDisk) => Some(slow(FileOperation::Sync)),
-                    () if is_due(Kind::Error) => {
-                        let full = FileFaults::in_folder(&folder).only(FileOperation::Write);
-                        Some(full.at(0).failing_with(ErrorKind::StorageFull))
-                    }
-                    () => None,
-                };
-                let armed = fault.map(FileFaults::arm);
+                let armed = own.file_faults(At::Saving, &folder).map(FileFaults::arm);
                 striker.is_saving.store(true, SeqCst);
                 let saved = checkpoints.after(&report, &trainer);
                 striker.is_saving.store(false, SeqCst);
-                assert!(armed.is_none_or(|armed| armed.fired() == 1), "no fault");
+                own.note(armed);
                 match saved?.continue_value() {
                     Some(Saving::Failed(error)) => own.saw(&error),
                     Some(_) => {}

@@ -79,7 +79,7 @@ pub struct Striker {
     /// How often the program has tried before.
     pub attempt: AtomicUsize,
     pub is_saving: AtomicBool,
-    has_struck: AtomicBool,
+    pub has_struck: AtomicBool,
 }
 
 impl Striker {
