@@ -519,9 +519,10 @@ impl Checkpoints {
 
     /// Work on files begins, for which other ranks wait: they do not give this one up while the guard lives.
     /// Until it is dropped, the others wait for this rank beyond the timeout, and hear of a panic.
-    pub(super) fn working(&self) -> Option<(Working, InStep)> {
-        let group = self.group.as_ref()?;
-        Some((group.working(), group.in_step("save or load")))
+    pub(super) fn working(&self) -> (Option<Working>, Option<InStep>) {
+        let group = self.group.as_ref();
+        let in_step = group.map(|group| group.in_step("save or load"));
+        (group.map(Group::working), in_step)
     }
 
     fn refuse_if_unread(&self) -> Result<()> {
