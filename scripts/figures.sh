@@ -6,7 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
-#     scripts/figures.sh at-size            every point of a job at which a rank can fail, on MPI and on the simulated driver; builds for CUDA
+#     scripts/figures.sh at-size [--quick]  every point of a job at which a rank can fail, on MPI and on the simulated driver; builds for CUDA
 #     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
@@ -83,7 +83,7 @@ case $name in
         target=${CARGO_TARGET_DIR:-target}
         python3 scripts/eight-billion.py "$target/debug/headroom" "$target/release/finetune" --table ;;
     at-size)
-        export HEADROOM_POINTS=${HEADROOM_POINTS:-all}
+        export HEADROOM_POINTS=${HEADROOM_POINTS:-$([ -n "$is_quick" ] && echo 7:3 || echo all)}
         points=$(mktemp)
         failed=0
         tests ranks every_point:: >"$points" || failed=1
