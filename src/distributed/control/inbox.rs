@@ -48,10 +48,10 @@ struct Peer {
 }
 
 impl State {
-    /// Those of these ranks for which this holds.
+    /// Those of these ranks for which this holds, or of which nothing has come.
     fn those(&self, asked: &[usize], is_it: impl Fn(&Peer) -> bool) -> Vec<usize> {
         let asked = asked.iter().copied();
-        let those = asked.filter(|rank| self.peers.get(*rank).is_some_and(&is_it));
+        let those = asked.filter(|rank| self.peers.get(*rank).is_none_or(&is_it));
         those.collect()
     }
 
