@@ -44,10 +44,13 @@ pub const HOP_BETWEEN: f64 = 9.6e-6;
 /// Bytes that one call of the NCCL engine moves: all.
 pub const BUCKET: f64 = GRADIENT_BYTES;
 
-/// Bytes that an answer on the control plane begins with where ranks agree: the message of an update of 300 parameters as far as all give the
-/// same, and what frames it. For each rank it has the rest of its message, with its length: src/train/ranks/status.rs counts them.
-pub const ALIKE: f64 = 180.;
-pub const OWN: f64 = 32.;
+/// The most branches of a rank in the tree of messages: src/distributed/control/tree.rs.
+pub const FAN_OUT: usize = 16;
+/// Bytes of a message before an update that all ranks say alike if they agree, for a model of 300 parameters, with 40 that frame it; bytes that it
+/// has more for each parameter; and for each rank the rest of its message, with its length. A test of src/train/ranks/status.rs counts them.
+pub const ALIKE: f64 = 79. + 40. + 5. * 9.;
+pub const PARAMETER_BITS: f64 = 9. / 64.;
+pub const OWN: f64 = 37. + 3.;
 /// Seconds of rank 0 for a message and its answer, and bytes per second of answers. Measured on 22 November 2026 on 2 cores of an EPYC
 /// over the loopback interface: rounds of a star of threads took 10.6, 16.7, 28.0 and 32.3 µs a rank with 16, 64, 256 and 512 ranks, the
 /// other ranks' share of the cores included.

@@ -2,22 +2,32 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
-use crate::constants::{ALIKE, ANSWER, ANSWERS, OWN, WAY};
+use crate::constants::{ALIKE, ANSWER, ANSWERS, FAN_OUT, OWN, WAY};
 
-/// How the ranks' bytes are gathered and answered.
+/// In what tree the ranks' bytes go to rank 0, and the answer back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Gather {
-    /// Rank 0 reads from every rank and answers each with what all say alike and what each says besides, as the crate does.
-    Star,
-    /// The same, but the answer is a summary.
-    StarSummary,
-    /// A tree whose nodes have up to this many children, with summaries up and down.
-    TreeSummary(usize),
+pub struct Gather {
+    /// The most branches of a rank.
+    pub fan_out: usize,
+    /// The answer has a summary of what each rank says besides, and not that of each.
+    pub is_summary: bool,
 }
 
-/// A message that arrives, ordered so that a heap gives the earliest first.
-struct Arrival(f64);
+/// As the crate does it.
+pub const TREE: Gather = Gather {
+    fan_out: FAN_OUT,
+    is_summary: false,
+};
+/// All connected to rank 0, as the crate did before.
+pub const STAR: Gather = Gather {
+    fan_out: usize::MAX,
+    is_summary: false,
+};
+
+/// When a message arrives and how long it is read, ordered so that a heap gives the earliest first.
+struct Arrival(f64, f64);
 
 impl PartialEq for Arrival {
     fn eq(&self, other: &Self) -> bool {
@@ -39,46 +49,59 @@ impl Ord for Arrival {
     }
 }
 
-/// When a receiver that takes `each` seconds for a message has read all that are sent to it.
-fn read(sent: impl Iterator<Item = f64>, each: f64) -> f64 {
-    let mut arrivals: BinaryHeap<_> = sent.map(|time| Arrival(time + WAY)).collect();
-    let mut free = 0f64;
-    while let Some(Arrival(time)) = arrivals.pop() {
-        free = free.max(time) + each;
-    }
-    free
+/// Seconds of a rank for a message of so many bytes, which it reads or writes.
+pub fn handled(bytes: f64) -> f64 {
+    ANSWER / 2. + bytes / ANSWERS
 }
 
 impl Gather {
+    /// Bytes of a message with what this many ranks say.
+    pub fn bytes(self, ranks: usize) -> f64 {
+        let own = if self.is_summary { 1 } else { ranks };
+        ALIKE + own as f64 * OWN
+    }
+
+    /// The branches of a rank that is followed by `others`, as src/distributed/control/tree.rs cuts them.
+    pub fn branches(self, others: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let count = others.len().min(self.fan_out);
+        let at = move |branch: usize| others.start + others.len() * branch / count;
+        (0..count).map(move |branch| at(branch)..at(branch + 1))
+    }
+
+    /// Bytes that rank 0 reads and writes.
+    pub fn bytes_through_first(self, ranks: usize) -> f64 {
+        let branches = self.branches(1..ranks);
+        let both = branches.map(|branch| self.bytes(branch.len()) + self.bytes(ranks));
+        both.sum()
+    }
+
     /// When the last rank knows the answer, if the ranks are ready at these times.
     pub fn done(self, ready: &[f64]) -> f64 {
-        let ranks = ready.len();
-        if ranks < 2 {
-            return ready.iter().copied().fold(0., f64::max);
+        let answered = self.called(ready, 0..ready.len());
+        self.told(ready.len(), 0..ready.len(), answered)
+    }
+
+    /// When the first of these ranks, whose branches are the others, has the calls of all.
+    fn called(self, ready: &[f64], ranks: Range<usize>) -> f64 {
+        let calls = self.branches(ranks.start + 1..ranks.end);
+        let calls = calls.map(|branch| {
+            let read = handled(self.bytes(branch.len()));
+            Arrival(self.called(ready, branch) + WAY, read)
+        });
+        let mut calls: BinaryHeap<_> = calls.collect();
+        let mut free = 0f64;
+        while let Some(Arrival(time, read)) = calls.pop() {
+            free = free.max(time) + read;
         }
-        // Half of a message's time is its reading, half the answer's writing.
-        let star = |answer: f64| {
-            let asked = read(ready[1..].iter().copied(), ANSWER / 2.).max(ready[0]);
-            asked + (ranks - 1) as f64 * (ANSWER / 2. + answer / ANSWERS) + WAY
-        };
-        match self {
-            Self::Star => star(ALIKE + ranks as f64 * OWN),
-            Self::StarSummary => star(ALIKE),
-            Self::TreeSummary(children) => {
-                let mut level = ready.to_vec();
-                let mut down = 0.;
-                while level.len() > 1 {
-                    // The first of each group is the parent of the others.
-                    let groups = level.chunks(children + 1);
-                    let parents = groups.map(|group| {
-                        let asked = read(group[1..].iter().copied(), ANSWER / 2.);
-                        asked.max(group[0])
-                    });
-                    level = parents.collect();
-                    down += children as f64 * ANSWER / 2. + WAY;
-                }
-                level[0] + down
-            }
-        }
+        free.max(ready[ranks.start])
+    }
+
+    /// When the last of these ranks has the answer that the first one has since `time`.
+    fn told(self, all: usize, ranks: Range<usize>, time: f64) -> f64 {
+        let write = handled(self.bytes(all));
+        let branches = self.branches(ranks.start + 1..ranks.end).zip(1u32..);
+        let told = branches
+            .map(|(branch, number)| self.told(all, branch, time + f64::from(number) * write + WAY));
+        told.fold(time, f64::max)
     }
 }

@@ -84,7 +84,7 @@ impl Job {
         let mut losses = vec![
             ("waiting for stragglers", updates * update.waiting),
             ("retries", updates * update.retries),
-            ("rank 0's star", updates * update.control),
+            ("messages", updates * update.control),
             ("ring", updates * update.reduction),
             ("checkpoints", outcome.stalled),
             ("restarts", outcome.restarting),

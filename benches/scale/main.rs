@@ -16,8 +16,8 @@ mod support;
 mod update;
 
 use checks::AS_BUILT;
-use constants::GRADIENT_BYTES;
-use control::Gather;
+use constants::{GRADIENT_BYTES, PARAMETER_BITS};
+use control::{Gather, STAR, TREE};
 use experiment::{Design, Job};
 use support::figure;
 use update::Exchange;
@@ -79,25 +79,58 @@ fn by_exchange() {
     );
     println!(
         "{:>7} {:>12} {:>12} {:>12}   {:>12} {:>12} {:>12}",
-        "ranks", "star", "star, sums", "tree, sums", "32 MiB", "512 MiB", "one call"
+        "ranks", "star", "tree", "tree, sums", "32 MiB", "512 MiB", "one call"
     );
     const MIB: f64 = 1024. * 1024.;
     let whole = [32. * MIB, 512. * MIB, GRADIENT_BYTES];
     for ranks in SCALES {
         let ready = vec![0.; ranks];
-        let gathers = [Gather::Star, Gather::StarSummary, Gather::TreeSummary(16)];
+        let sums = Gather {
+            is_summary: true,
+            ..TREE
+        };
+        let gathers = [STAR, TREE, sums];
         let [a, b, c] = gathers.map(|gather| 1e3 * gather.done(&ready));
         let [d, e, f] = whole.map(|bucket| 1e3 * ring::update(ranks, GRADIENT_BYTES, bucket));
         println!("{ranks:>7} {a:>12.2} {b:>12.2} {c:>12.2}   {d:>12.1} {e:>12.1} {f:>12.1}");
     }
-    let better = Exchange {
-        gather: Gather::TreeSummary(16),
+    let star = Exchange {
+        gather: STAR,
         bucket: GRADIENT_BYTES,
     };
     for ranks in [1024, 16_384] {
-        let job = Job::run(ranks, RATE, Design::Retry, &better);
-        let name = format!("distributed/simulated_efficiency_{ranks}_tree");
-        figure(&name, 100. * job.efficiency(), "%");
+        for (exchange, name) in [(&AS_BUILT, "tree"), (&star, "star")] {
+            let job = Job::run(ranks, RATE, Design::Retry, exchange);
+            let name = format!("distributed/simulated_efficiency_{ranks}_{name}");
+            figure(&name, 100. * job.efficiency(), "%");
+        }
+    }
+}
+
+/// The message before an update, and what of it goes through rank 0.
+fn by_message() {
+    println!("\nthe message before an update");
+    for ranks in [2, 16, 256, 1024, 16_384] {
+        let [tree, star] = [TREE, STAR].map(|gather| 1e3 * gather.done(&vec![0.; ranks]));
+        figure(&format!("scale/message_ms_{ranks}"), tree, "ms");
+        figure(&format!("scale/message_ms_{ranks}_star"), star, "ms");
+        let bytes = TREE.bytes_through_first(ranks);
+        figure(
+            &format!("scale/bytes_through_rank_0_{ranks}"),
+            bytes,
+            "bytes",
+        );
+        let star = STAR.bytes_through_first(ranks);
+        figure(
+            &format!("scale/bytes_through_rank_0_{ranks}_star"),
+            star,
+            "bytes",
+        );
+        // In each of rank 0's messages, what all ranks say alike has a bit more for each parameter.
+        let messages = 2 * TREE.branches(1..ranks).count();
+        let more = messages as f64 * (10_000. - 300.) * PARAMETER_BITS;
+        let name = format!("scale/bytes_through_rank_0_{ranks}_of_10000_parameters");
+        figure(&name, bytes + more, "bytes");
     }
 }
 
@@ -106,4 +139,5 @@ fn main() {
     by_scale();
     by_rate();
     by_exchange();
+    by_message();
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::{Control, Deadline, Meeting};
+use super::control::{Control, Deadline, FAN_OUT, Meeting};
 use super::engines::Mpi;
 use super::group::{Group, Inner};
 use super::launch::{Launch, Variables};
@@ -35,6 +35,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub struct GroupBuilder {
     timeout: Duration,
     variables: Option<Variables>,
+    /// The most branches of a rank in the tree in which messages go.
+    pub(crate) fan_out: usize,
 }
 
 impl Group {
@@ -51,6 +53,7 @@ impl Group {
         GroupBuilder {
             timeout: TIMEOUT,
             variables: None,
+            fan_out: FAN_OUT,
         }
     }
 
@@ -125,6 +128,8 @@ impl GroupBuilder {
     /// Ranks send each other everything as it is: use a network that you trust. Where several users share it, set `HEADROOM_SECRET` to the same
     /// random text on all ranks: rank 0 refuses whoever does not send it. With MPI rank 0 makes one up, and MPI passes it on.
     ///
+    /// With more than 17 ranks some listen, at ports that the system chooses, for others that join them: messages go through a tree of ranks.
+    ///
     /// The timeout is that of the whole call. `MPI_Init` waits for all ranks and cannot be interrupted, so it runs in a thread. If it does not return
     /// in time, this call fails and the thread stays behind: return the error from `main` or exit, since the process cannot open a group any more.
     ///
@@ -154,13 +159,14 @@ impl GroupBuilder {
         };
         let control = match (&mpi, &launch.address) {
             (Some(mpi), _) => {
-                let control = mpi.control(&launch, &mut deadline);
+                let control = mpi.control(&launch, self.fan_out, &mut deadline);
                 let control = control.and_then(|control| check_agreement(&launch, control));
                 control.inspect_err(|_| mpi.abandon())?
             }
             (None, Some((host, port))) => {
                 let Launch { job, secret, .. } = &launch;
-                let meeting = Meeting::new(launch.rank, launch.size, job, secret);
+                let rank = (launch.rank, launch.size);
+                let meeting = Meeting::new(rank, self.fan_out, job, secret);
                 meeting.at(host, *port, &mut deadline)?
             }
             (None, None) if launch.size == 1 => Control::alone(self.timeout),

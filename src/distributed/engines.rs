@@ -63,7 +63,7 @@ impl Mpi {
         Ok(None)
     }
 
-    pub(super) fn control(&self, _: &Launch, _: &mut Deadline) -> Result<Control> {
+    pub(super) fn control(&self, _: &Launch, _: usize, _: &mut Deadline) -> Result<Control> {
         match *self {}
     }
 

@@ -150,7 +150,7 @@ impl Group {
         at(rank)..at(rank + 1)
     }
 
-    /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
+    /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go to rank 0 and from there to every rank.
     ///
     /// ```
     /// use candle_headroom::distributed::Group;

@@ -25,8 +25,9 @@
 //! ```
 //!
 //! # How ranks work together
-//! Ranks meet once for each update, after each has accumulated the gradients of its own samples. Small messages go through rank 0 over TCP, where
-//! the end of a process is noticed at once. What all ranks say alike, rank 0 passes on once. Gradients go through an engine, the first of these
+//! Ranks meet once for each update, after each has accumulated the gradients of its own samples. Small messages go over TCP to
+//! rank 0 and back through a tree of ranks, in which the end of a process is noticed at once. What all ranks say alike crosses each connection once.
+//! Gradients go through an engine, the first of these
 //! that all ranks have: NCCL between GPUs, MPI between CPUs and between GPUs without NCCL. A message comes first and says whether each rank can
 //! update; only then are gradients exchanged. So a rank that runs out of memory retries by itself while the others wait, one that cannot go on
 //! tells all before any has updated, and weights are known before gradients are added, so each is scaled by its part and sums cannot overflow.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use crate::distributed::{Collectives, Group, Watch};
+use crate::distributed::{Collectives, Group, GroupBuilder, Watch};
 use crate::error::Result;
 
 /// Returns the engine of a group for tensors on this device, to test or time it by itself; `None` in a group of one. All ranks have to call this
@@ -38,4 +38,20 @@ pub fn collectives(group: &Group, device: &Device) -> Result<Option<Arc<dyn Coll
 /// ```
 pub fn watch(group: &Group, what: &'static str) -> Watch {
     group.watch(what)
+}
+
+/// Sets how many branches a rank has at the most in the tree in which messages go, 16 by default, so that few ranks make several levels. It has to
+/// be the same on all ranks.
+///
+/// ```
+/// use candle_headroom::distributed::Group;
+/// use candle_headroom::testing::fan_out;
+///
+/// let group = fan_out(Group::builder(), 2).open()?; // of 7 ranks, ranks 1 and 4 are connected to rank 0
+/// group.barrier()?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+pub fn fan_out(mut builder: GroupBuilder, most: usize) -> GroupBuilder {
+    builder.fan_out = most;
+    builder
 }

@@ -44,7 +44,7 @@ pub(crate) use enabled::inject_after_exchange;
 #[cfg(feature = "testing")]
 pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
 #[cfg(all(feature = "distributed", feature = "testing"))]
-pub use engine::{collectives, watch};
+pub use engine::{collectives, fan_out, watch};
 #[cfg(feature = "testing")]
 pub(crate) use files::inject_file;
 #[cfg(feature = "testing")]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
-use candle_headroom::distributed::Group;
+use candle_headroom::distributed::{Group, GroupBuilder};
 use candle_headroom::error::GroupError;
 use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd};
 use candle_nn::{VarBuilder, VarMap, linear};
@@ -36,6 +36,16 @@ fn open_with(
     timeout: Duration,
     more: &[(&'static str, &str)],
 ) -> Result<Group> {
+    builder(rank, size, port, timeout, more).open()
+}
+
+pub fn builder(
+    rank: usize,
+    size: usize,
+    port: u16,
+    timeout: Duration,
+    more: &[(&'static str, &str)],
+) -> GroupBuilder {
     let numbers = [
         ("RANK", rank),
         ("WORLD_SIZE", size),
@@ -50,7 +60,6 @@ fn open_with(
     Group::builder()
         .timeout(timeout)
         .variables(variables.into_iter().chain(address).chain(more))
-        .open()
 }
 
 /// Runs `body` in a thread for each rank, and returns the results in their order.
@@ -332,7 +341,7 @@ fn local_rank_beside(other: impl Fn(&str) -> String) -> usize {
             &mut stream,
             u16::from_le_bytes([length[0], length[1]]).into(),
         );
-        let welcome = b"\"Welcome\"";
+        let welcome = b"{\"Welcome\":null}";
         let length = (welcome.len() as u16).to_le_bytes();
         let reply = [&greeting, &length[..], welcome].concat();
         stream.write_all(&reply).unwrap();
@@ -343,7 +352,7 @@ fn local_rank_beside(other: impl Fn(&str) -> String) -> usize {
         let (call, beginning, lengths): (serde_json::Value, usize, [usize; 1]) =
             serde_json::from_slice(&head).unwrap();
         assert_eq!(beginning, 0);
-        assert_eq!(call["Call"]["what"], "open");
+        assert_eq!(call["Call"]["calls"], serde_json::json!([["open", 1]]));
         let own = String::from_utf8(exactly(&mut stream, lengths[0])).unwrap();
         let machines = [other(&own), own];
         let answer = serde_json::json!({"Answer": {"number": call["Call"]["number"]}});

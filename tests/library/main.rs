@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod foreign;
 mod group_strangers;
+mod group_tree;
 mod groups;
 mod halves;
 mod incidents;

@@ -20,6 +20,7 @@ mod sharded;
 mod shares;
 mod signals;
 mod silent;
+mod sizes;
 mod tensors;
 mod trouble;
 mod watching;

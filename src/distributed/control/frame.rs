@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 
 /// What ranks send each other. On the wire, a head of JSON comes first, with the lengths of the bytes that follow it.
 ///
-/// What the parts of an answer begin with is sent once: ranks that agree say the same, and all of them get what each has said.
+/// What all parts begin with is sent once: ranks that agree say the same, and all of them get what each has said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Frame {
-    /// A rank makes this call, the `number`-th, and gives its bytes.
+    /// The ranks of a branch make a call, the `number`-th, and give their bytes, in the order of ranks.
     Call {
         number: u64,
-        what: String,
+        /// What they call, and how many ranks one after another call it.
+        calls: Vec<(String, usize)>,
         #[serde(skip)]
-        bytes: Vec<u8>,
+        parts: Vec<Vec<u8>>,
     },
     /// What each rank gave, in the order of ranks.
     Answer {
@@ -58,9 +59,8 @@ impl Frame {
 
     /// For one write: with small packets on their way at once, a second one would wait for the first one's acknowledgement.
     pub(super) fn to_bytes(&self) -> io::Result<Vec<u8>> {
-        let parts = match self {
-            Self::Call { bytes, .. } => std::slice::from_ref(bytes),
-            Self::Answer { all, .. } => all,
+        let parts: &[_] = match self {
+            Self::Call { parts, .. } | Self::Answer { all: parts, .. } => parts,
             _ => &[],
         };
         let beginning = beginning(parts);
@@ -74,7 +74,7 @@ impl Frame {
         Ok(bytes)
     }
 
-    /// Reads a frame, in which an answer has at most so many `parts`. A length that no frame of its kind has comes from a stranger or a broken
+    /// Reads a frame, in which a call or an answer has at most so many `parts`. A length that no frame of its kind has comes from a stranger or a broken
     /// stream.
     pub(super) fn read(from: &mut impl Read, parts: usize) -> io::Result<Self> {
         let mut length = [0; 4];
@@ -86,10 +86,17 @@ impl Frame {
         let head = exactly(from, u64::from(length), Vec::new())?;
         let (mut frame, beginning, lengths): (Self, u64, Vec<u64>) = serde_json::from_slice(&head)?;
         let most = match frame {
-            Self::Call { .. } => 1,
-            Self::Answer { .. } => parts,
+            Self::Call { .. } | Self::Answer { .. } => parts,
             _ => 0,
         };
+        if let Self::Call { calls, .. } = &frame {
+            let ranks = calls
+                .iter()
+                .try_fold(0usize, |all, it| all.checked_add(it.1));
+            if ranks != Some(lengths.len()) {
+                return Err(garbled());
+            }
+        }
         let is_long = |length: &u64| beginning.saturating_add(*length) > MOST as u64;
         let is_unused = lengths.is_empty() && beginning > 0;
         if lengths.len() > most || is_unused || lengths.iter().any(is_long) {
@@ -98,11 +105,9 @@ impl Frame {
         let beginning = exactly(from, beginning, Vec::new())?;
         let parts = lengths.into_iter();
         let parts = parts.map(|length| exactly(from, length, beginning.clone()));
-        let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
-        match &mut frame {
-            Self::Call { bytes, .. } => *bytes = parts.pop().ok_or_else(garbled)?,
-            Self::Answer { all, .. } => *all = parts,
-            _ => {}
+        let read = parts.collect::<io::Result<Vec<_>>>()?;
+        if let Self::Call { parts, .. } | Self::Answer { all: parts, .. } = &mut frame {
+            *parts = read;
         }
         Ok(frame)
     }
@@ -116,11 +121,15 @@ fn beginning(parts: &[Vec<u8>]) -> &[u8] {
     if others.is_empty() {
         return &[];
     }
-    let length = others.iter().fold(first.len(), |most, part| {
-        let pairs = first.iter().zip(part).take(most);
-        pairs.take_while(|(one, other)| one == other).count()
-    });
-    first.get(..length).unwrap_or_default()
+    others.iter().fold(first, |beginning, part| {
+        // Bytes one after another only where this part ends it.
+        if part.starts_with(beginning) {
+            return beginning;
+        }
+        let pairs = beginning.iter().zip(part);
+        let length = pairs.take_while(|(one, other)| one == other).count();
+        beginning.get(..length).unwrap_or_default()
+    })
 }
 
 /// Appends as much as comes: a wrong length must not make this process ask for memory.
@@ -149,7 +158,8 @@ mod tests {
         let number = || select(numbers.split(' ').collect::<Vec<_>>());
         let lengths = prop::collection::vec(number(), 0..4).prop_map(|all| all.join(","));
         let kinds = [
-            r#"{"Call":{"number":N,"what":"step"}}"#,
+            r#"{"Call":{"number":1,"calls":[["step",N]]}}"#,
+            r#"{"Call":{"number":N,"calls":[["step",1],["save",N]]}}"#,
             r#"{"Answer":{"number":N}}"#,
             r#"{"Refusal":{"Lost":{"ranks":[N],"reason":""}}}"#,
             r#"{"Refusal":{"DifferentCalls":["step","N"]}}"#,
@@ -167,7 +177,11 @@ mod tests {
     #[test]
     fn some_heads_are_read() {
         for (head, parts) in [
-            (r#"[{"Call":{"number":2,"what":"step"}},0,[40]]"#, 0),
+            (r#"[{"Call":{"number":2,"calls":[["step",1]]}},0,[40]]"#, 1),
+            (
+                r#"[{"Call":{"number":2,"calls":[["step",2],["save",1]]}},2,[40,1,0]]"#,
+                3,
+            ),
             (r#"[{"Answer":{"number":1}},2,[1,40]]"#, 3),
             (r#"["Working",0,[]]"#, 0),
         ] {
@@ -200,8 +214,8 @@ mod tests {
         let frames = [
             Frame::Call {
                 number: 7,
-                what: "step".to_owned(),
-                bytes: vec![1, 2, 3],
+                calls: vec![("step".to_owned(), 1), ("save".to_owned(), 1)],
+                parts: vec![vec![1, 2, 3], vec![1, 2]],
             },
             Frame::Answer {
                 number: 7,
@@ -251,13 +265,13 @@ mod tests {
 
     #[test]
     fn lengths_that_no_frame_has_are_refused() {
-        let call = r#"{"Call":{"number":1,"what":"step"}}"#;
+        let call = r#"{"Call":{"number":1,"calls":[["step",1]]}}"#;
         let most = MOST as u64;
         for (frame, beginning, lengths) in [
             (r#""Working""#, 1, "[]"),
             (r#""Working""#, 0, "[1]"),
             (call, 0, "[1,1]"),
-            (call, 0, "[]"),
+            (call, 1, "[]"),
             (call, most, "[1]"),
             (call, u64::MAX, "[1]"),
         ] {

@@ -3,7 +3,7 @@
 //! A frame that has come counts even where its sender is lost afterwards. The first reason for which the group ends is the one that counts. A wait
 //! goes on as long as bytes of the rank come, and time in which this process is suspended hardly counts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -28,8 +28,8 @@ pub(super) struct Inbox {
 
 #[derive(Debug)]
 struct State {
-    /// By rank.
-    peers: Vec<Peer>,
+    /// Those beside this rank in the tree.
+    peers: BTreeMap<usize, Peer>,
     /// Ranks that left in good health, which matters once they are needed.
     left: Vec<usize>,
     /// Why the group has ended.
@@ -51,7 +51,7 @@ impl State {
     /// Those of these ranks for which this holds, or of which nothing has come.
     fn those(&self, asked: &[usize], is_it: impl Fn(&Peer) -> bool) -> Vec<usize> {
         let asked = asked.iter().copied();
-        let those = asked.filter(|rank| self.peers.get(*rank).is_none_or(&is_it));
+        let those = asked.filter(|rank| self.peers.get(rank).is_none_or(&is_it));
         those.collect()
     }
 
@@ -66,13 +66,11 @@ impl State {
 }
 
 impl Inbox {
-    /// For this many ranks, and waits of about this long.
-    pub(super) fn new(ranks: usize, timeout: Duration) -> Self {
-        let mut peers = Vec::new();
-        peers.resize_with(ranks, Peer::default);
+    /// For waits of about this long.
+    pub(super) fn new(timeout: Duration) -> Self {
         Self {
             state: Mutex::new(State {
-                peers,
+                peers: BTreeMap::new(),
                 left: Vec::new(),
                 ended: None,
                 clock: Clock::new(timeout),
@@ -91,9 +89,7 @@ impl Inbox {
     pub(super) fn hear(&self, rank: usize) {
         let mut state = self.state.lock();
         let now = state.clock.now();
-        if let Some(peer) = state.peers.get_mut(rank) {
-            peer.heard = Some(now);
-        }
+        state.peers.entry(rank).or_default().heard = Some(now);
     }
 
     /// A frame has arrived. Returns why the group has ended now, if the frame says so.
@@ -103,21 +99,22 @@ impl Inbox {
         match frame {
             Frame::Leave => state.left.push(rank),
             Frame::Pong { exchanges } => {
-                if let Some(peer) = state.peers.get_mut(rank) {
+                if let Some(peer) = state.peers.get_mut(&rank) {
                     peer.exchanges = Some(exchanges);
                 }
             }
             // That it came is all that it says.
             Frame::Working => {}
             Frame::Refusal(refusal @ Refusal::Lost { .. }) => return state.end(refusal),
-            frame => match state.peers.get_mut(rank) {
-                Some(peer) if peer.frames.len() < MOST => peer.frames.push_back(frame),
-                _ => {
+            frame => {
+                let frames = &mut state.peers.entry(rank).or_default().frames;
+                if frames.len() == MOST {
                     let ranks = vec![rank];
                     let reason = "it sends more than it was asked for".to_owned();
                     return state.end(Refusal::Lost { ranks, reason });
                 }
-            },
+                frames.push_back(frame);
+            }
         }
         None
     }
@@ -154,7 +151,7 @@ impl Inbox {
         ask: impl FnOnce(),
     ) -> (Vec<usize>, Vec<usize>) {
         let (since, own) = (self.now(), self.exchanges.load(Ordering::Relaxed));
-        (self.state.lock().peers.iter_mut()).for_each(|peer| peer.exchanges = None);
+        (self.state.lock().peers.values_mut()).for_each(|peer| peer.exchanges = None);
         ask();
         let mut state = self.state.lock();
         // Other bytes of a rank may come before its answer.
@@ -203,15 +200,14 @@ impl Inbox {
         let mut state = self.state.lock();
         loop {
             // A frame that arrived counts even if its sender, or another rank, is lost now.
-            let peer = state.peers.get_mut(rank);
-            let (frame, heard) = peer.map(|it| (it.frames.pop_front(), it.heard)).unzip();
-            if let Some(frame) = frame.flatten() {
+            let peer = state.peers.entry(rank).or_default();
+            let heard = peer.heard.unwrap_or_default();
+            if let Some(frame) = peer.frames.pop_front() {
                 return Ok(Some(frame));
             }
             if state.ended.is_some() || state.left.contains(&rank) {
                 return Err(state.ended.clone());
             }
-            let heard = heard.flatten().unwrap_or_default();
             let Some(left) = (since.max(heard) + limit).checked_sub(state.clock.now()) else {
                 return Ok(None);
             };

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde::{Deserialize, Serialize};
 use socket2::{SockRef, TcpKeepalive};
 
@@ -26,10 +26,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Of a group of `size` ranks. A write waits for a rank that does not read for at most `timeout`. Where the group ends by what this
-    /// connection brings, or by its end before the rank has left, the other `links` are told.
+    /// To a rank whose messages have at most so many `parts`. A write waits for a rank that does not read for at most `timeout`. Where the group
+    /// ends by what this connection brings, or by its end before the rank has left, the other `links` are told.
     pub(super) fn start(
-        (rank, size): (usize, usize),
+        (rank, parts): (usize, usize),
         stream: TcpStream,
         timeout: Duration,
         inbox: &Arc<Inbox>,
@@ -53,8 +53,6 @@ impl Link {
         });
         let stream = Arc::new(Mutex::new(stream));
         let answers = Arc::clone(&stream);
-        // Rank 0 answers, and nobody answers rank 0.
-        let parts = if rank == 0 { size } else { 0 };
         let links = Arc::clone(links);
         let ended = move |refusal: Refusal| {
             let links = links.read();
@@ -85,8 +83,7 @@ impl Link {
         Ok(Self { rank, stream })
     }
 
-    fn send(&self, frame: &[u8]) {
-        let mut stream = self.stream.lock();
+    fn send(mut stream: MutexGuard<'_, TcpStream>, frame: &[u8]) {
         // After a part of a frame nothing else can be sent: the end of the connection is what both ranks notice.
         if stream.write_all(frame).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -98,7 +95,17 @@ impl Link {
 pub(super) fn tell<'a>(links: impl IntoIterator<Item = &'a Link>, frame: &Frame) {
     // An answer is long, and the same for all.
     let Ok(bytes) = frame.to_bytes() else { return };
-    links.into_iter().for_each(|link| link.send(&bytes));
+    let links = links.into_iter();
+    links.for_each(|link| Link::send(link.stream.lock(), &bytes));
+}
+
+/// Gives a sign of life to those ranks to which nothing is being sent: one that reads nothing does not keep it from the others.
+fn tell_life(links: &[Link]) {
+    let Ok(bytes) = Frame::Working.to_bytes() else {
+        return;
+    };
+    let streams = links.iter().filter_map(|link| link.stream.try_lock());
+    streams.for_each(|stream| Link::send(stream, &bytes));
 }
 
 /// Notes that the rank has sent something.
@@ -155,7 +162,7 @@ impl Life {
             while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let since = works.lock().1;
                 if since.is_some_and(|since| since.elapsed() < LONGEST) {
-                    tell(links.read().iter(), &Frame::Working);
+                    tell_life(&links.read());
                 }
             }
         })?;
@@ -182,7 +189,7 @@ impl Drop for Working {
 }
 
 /// The first bytes of a connection, with the version of what follows.
-const GREETING: &[u8; 16] = b"headroom group 4";
+const GREETING: &[u8; 16] = b"headroom group 5";
 /// What comes before a message: the greeting and the message's length.
 const HEAD: usize = GREETING.len() + 2;
 /// The longest that a stranger may say nothing.

@@ -1,14 +1,17 @@
-//! Small messages between all ranks, over one TCP connection from each rank to rank 0.
+//! Small messages between all ranks, over TCP connections that form a tree with rank 0 as its root ([`tree`]).
+//!
+//! A rank waits for the calls of its branches, adds its own, and sends them to its parent as one. Rank 0's answer goes the same way back. What all
+//! ranks give alike is sent once over each connection, so where ranks agree a message is short.
 //!
 //! Engines that move large buffers notice a dead rank late or never. Here a thread reads each connection, so the end of a process is seen at
-//! once, also by ranks that wait for an engine ([`Control::check`]).
-//!
-//! Every rank gets what each has given. What all of them give alike is sent to each once, so where ranks agree an answer is short.
+//! once by the ranks beside it in the tree. They tell it to those beside them, also where these wait for an engine ([`Control::check`]). A rank
+//! that hangs, through which nobody hears anything, is named by all ranks beside it, each by its own clock.
 
 mod frame;
 mod inbox;
 mod link;
 mod rendezvous;
+mod tree;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +26,21 @@ use inbox::Inbox;
 pub(crate) use link::Working;
 use link::{Life, Link, tell};
 pub(crate) use rendezvous::Meeting;
+pub(crate) use tree::FAN_OUT;
+use tree::Place;
 
-/// How much longer the others wait than rank 0, which knows who is missing.
+/// How much longer a rank waits for what another one finds out, such as who is missing, before it blames that one.
 const GRACE: Duration = Duration::from_millis(1500);
-/// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
+/// How long a rank may take to give a sign of life; less than the others wait for what is found out then.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 const OTHER_CALLS: &str = "it has made another number of calls";
 
-/// The bytes of a part of a long message. While one comes, a wait for the next call of its sender goes on.
+/// The bytes of the parts of a long message that go through a rank at a time. While they come, a wait for the next call of their sender goes on.
 const PART: usize = 64 << 20;
+
+/// What ranks call, with how many one after another do, and their bytes.
+type Calls = (Vec<(String, usize)>, Vec<Vec<u8>>);
 
 /// What the ranks of a group tell each other.
 #[derive(Debug)]
@@ -41,7 +49,8 @@ pub(crate) struct Control {
     size: usize,
     timeout: Duration,
     inbox: Arc<Inbox>,
-    /// To all others at rank 0, else to rank 0.
+    place: Place,
+    /// To the parent, if there is one, and to the children.
     links: Arc<RwLock<Vec<Link>>>,
     life: Life,
     /// Number of calls so far. Held during a call, so that two threads do not mix theirs.
@@ -56,15 +65,16 @@ pub(crate) struct Control {
 impl Control {
     /// A group of one.
     pub(crate) fn alone(timeout: Duration) -> Self {
-        Self::new(0, 1, timeout)
+        Self::new(0, 1, Place::of(0, 1, FAN_OUT), timeout)
     }
 
-    fn new(rank: usize, size: usize, timeout: Duration) -> Self {
+    fn new(rank: usize, size: usize, place: Place, timeout: Duration) -> Self {
         Self {
             rank,
             size,
             timeout,
-            inbox: Arc::new(Inbox::new(size, timeout)),
+            place,
+            inbox: Arc::new(Inbox::new(timeout)),
             links: Arc::default(),
             life: Life::default(),
             calls: Mutex::new(0),
@@ -99,8 +109,10 @@ impl Control {
             .filter_map(|it| it.as_slice().try_into().ok());
         let most = lengths.map(u64::from_le_bytes).max().unwrap_or(0);
         let mut all = vec![Vec::new(); if self.rank == 0 { self.size } else { 0 }];
-        let mut parts = bytes.chunks(PART);
-        for _ in 0..most.div_ceil(PART as u64) {
+        // A rank below rank 0 passes on those of a branch.
+        let part = (PART / self.size.div_ceil(FAN_OUT)).max(1);
+        let mut parts = bytes.chunks(part);
+        for _ in 0..most.div_ceil(part as u64) {
             let parts = self.call(what, parts.next().unwrap_or_default(), false)?;
             for (into, part) in all.iter_mut().zip(parts) {
                 into.extend(part);
@@ -134,10 +146,7 @@ impl Control {
             return Err(candle_core::Error::Msg(reason).into());
         }
         *calls += 1;
-        let answer = match self.rank {
-            0 => self.collect(*calls, what, bytes, is_for_all),
-            _ => self.ask(*calls, what, bytes, is_for_all),
-        };
+        let answer = self.exchange(*calls, what, bytes, is_for_all);
         answer.map_err(|refusal| self.error(refusal, what))
     }
 
@@ -167,7 +176,7 @@ impl Control {
     }
 
     /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault, else those that have not come to it: each
-    /// rank asks those connected to it, and where these answer it waits for what they find out.
+    /// rank asks those beside it in the tree, and where these answer it waits for what they find out.
     pub(crate) fn time_out(&self, what: &str) -> Error {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
         let ask = || self.tell(&Frame::Ping);
@@ -176,10 +185,10 @@ impl Control {
             (_, behind) if !behind.is_empty() => (behind, ", and it has not begun"),
             _ => (Vec::new(), ""),
         };
-        let timeout = self.timeout;
         if ranks.is_empty() && asked.len() + 1 < self.size {
             self.inbox.wait_for_end(GRACE);
         }
+        let timeout = self.timeout;
         let refusal = self.end_without(ranks, format!("no end of it within {timeout:?}{more}"));
         self.error(refusal, what)
     }
@@ -229,7 +238,11 @@ impl Control {
     fn error(&self, refusal: Refusal, what: &str) -> Error {
         match refusal {
             Refusal::Lost { ranks, mut reason } => {
-                self.is_reported.store(true, Ordering::Relaxed);
+                if !self.is_reported.swap(true, Ordering::Relaxed) {
+                    // The thread that heard of it may not have told all others yet, and this process may exit at once.
+                    let (ranks, reason) = (ranks.clone(), reason.clone());
+                    self.tell(&Frame::Refusal(Refusal::Lost { ranks, reason }));
+                }
                 if ranks == [self.rank] && self.failed.lock().is_none() {
                     reason = format!("the other ranks gave this one up: {reason}");
                 }
@@ -285,76 +298,96 @@ impl Control {
         tell(self.links.read().iter(), frame);
     }
 
-    /// Rank 0 waits for all calls and answers them.
-    fn collect(
+    /// Sends the call of this rank's branches to its parent, and the answer to its children.
+    fn exchange(
         &self,
         number: u64,
         what: &str,
         bytes: &[u8],
         is_for_all: bool,
     ) -> Result<Vec<Vec<u8>>, Refusal> {
-        // The others, who may have called long before, hear that rank 0 waits too.
-        let (_working, since) = (self.working(), self.now());
-        let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
-        let mut missing = Vec::new();
-        for rank in 1..self.size {
-            match self.next(rank, since, self.timeout)? {
-                Some(Frame::Call {
-                    number: theirs,
-                    what,
-                    bytes,
-                }) if theirs == number => {
-                    all.push(bytes);
-                    calls.push(what);
-                }
-                Some(_) => return Err(self.end_without(vec![rank], OTHER_CALLS)),
-                None => missing.push(rank),
+        // The parent and the children, who may have called long before, hear that this rank waits too.
+        let _working = (!self.place.branches.is_empty()).then(|| self.working());
+        let (calls, mut parts) = self.collect(number, what, bytes)?;
+        let mut own = None;
+        let answer = match self.place.parent {
+            Some(parent) => {
+                let call = Frame::Call {
+                    number,
+                    calls,
+                    parts,
+                };
+                self.ask(parent, &call)?
             }
-        }
-        if !missing.is_empty() {
-            let reason = format!("no call of it within {:?}", self.timeout);
-            return Err(self.end_without(missing, reason));
-        }
-        if calls.iter().any(|call| call != what) {
-            let refusal = Refusal::DifferentCalls(calls);
-            self.tell(&Frame::Refusal(refusal.clone()));
-            return Err(refusal);
-        }
-        let own = (!is_for_all).then(|| std::mem::take(&mut all));
-        let answer = Frame::Answer { number, all };
-        self.tell(&answer);
-        match (own, answer) {
-            (None, Frame::Answer { all, .. }) => Ok(all),
-            (own, _) => Ok(own.unwrap_or_default()),
+            None if calls.len() > 1 => {
+                let each = |(call, ranks)| std::iter::repeat_n(call, ranks);
+                let calls = calls.into_iter().flat_map(each).collect();
+                Frame::Refusal(Refusal::DifferentCalls(calls))
+            }
+            None => {
+                own = (!is_for_all).then(|| std::mem::take(&mut parts));
+                Frame::Answer { number, all: parts }
+            }
+        };
+        let links = self.links.read();
+        let children = links
+            .iter()
+            .filter(|link| Some(link.rank) != self.place.parent);
+        tell(children, &answer);
+        drop(links);
+        let expected = if is_for_all { self.size } else { 0 };
+        match answer {
+            Frame::Answer {
+                number: theirs,
+                all,
+            } if theirs == number && all.len() == expected => Ok(own.unwrap_or(all)),
+            Frame::Refusal(refusal) => Err(refusal),
+            _ => Err(self.end_without(self.place.parent.into_iter().collect(), OTHER_CALLS)),
         }
     }
 
-    /// Any other rank calls rank 0.
-    fn ask(
-        &self,
-        number: u64,
-        what: &str,
-        bytes: &[u8],
-        is_for_all: bool,
-    ) -> Result<Vec<Vec<u8>>, Refusal> {
-        self.tell(&Frame::Call {
-            number,
-            what: what.to_owned(),
-            bytes: bytes.to_vec(),
-        });
-        let expected = if is_for_all { self.size } else { 0 };
-        match self.next(0, self.now(), self.timeout + GRACE)? {
-            Some(Frame::Answer {
-                number: theirs,
-                all,
-            }) if theirs == number && all.len() == expected => Ok(all),
-            Some(Frame::Refusal(refusal)) => Err(refusal),
-            Some(_) => Err(self.end_without(vec![0], OTHER_CALLS)),
-            None => {
-                let reason = format!("no answer within {:?}", self.timeout);
-                Err(self.end_without(vec![0], reason))
+    /// Waits for the calls of the children. Returns those of this rank and of all ranks of its branches.
+    fn collect(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Calls, Refusal> {
+        let since = self.now();
+        let (mut all, mut parts) = (vec![(what.to_owned(), 1)], vec![bytes.to_vec()]);
+        let mut missing = Vec::new();
+        for branch in &self.place.branches {
+            let child = branch.start;
+            match self.next(child, since, self.timeout)? {
+                Some(Frame::Call {
+                    number: theirs,
+                    calls,
+                    parts: more,
+                }) if theirs == number && more.len() == branch.len() => {
+                    parts.extend(more);
+                    for (call, ranks) in calls {
+                        match all.last_mut() {
+                            Some((last, count)) if *last == call => *count += ranks,
+                            _ => all.push((call, ranks)),
+                        }
+                    }
+                }
+                Some(_) => return Err(self.end_without(vec![child], OTHER_CALLS)),
+                None => missing.push(child),
             }
         }
+        if missing.is_empty() {
+            return Ok((all, parts));
+        }
+        let reason = format!("no call of it within {:?}", self.timeout);
+        Err(self.end_without(missing, reason))
+    }
+
+    /// Sends a call to the parent, and waits for the answer.
+    fn ask(&self, parent: usize, call: &Frame) -> Result<Frame, Refusal> {
+        let links = self.links.read();
+        tell(links.iter().filter(|link| link.rank == parent), call);
+        drop(links);
+        let answer = self.next(parent, self.now(), self.timeout + GRACE)?;
+        answer.ok_or_else(|| {
+            let reason = format!("no answer within {:?}", self.timeout);
+            self.end_without(vec![parent], reason)
+        })
     }
 }
 

@@ -3,6 +3,8 @@
 //! A rank is let in once it has said the job, the secret, this crate's version and the size that rank 0 has; the answer comes when all are there. A
 //! rank that was started again may take its place again. Whatever else connects keeps nobody waiting and learns nothing of the job. Who joined is
 //! told which ranks are missing.
+//!
+//! The connections to rank 0's children stay. Rank 0 tells every other rank where its parent in the tree listens, and there it joins in the same way.
 
 use std::io;
 use std::io::ErrorKind::{InvalidData, TimedOut};
@@ -13,9 +15,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use super::frame::Frame;
+use super::frame::{Frame, Refusal};
 use super::inbox::Deadline;
 use super::link::{GUESTS, Guest, Link, is_pending, send};
+use super::tree::Place;
 use crate::error::{Error, GroupError, Result, invalid, missing};
 
 /// The time between two attempts to connect.
@@ -23,12 +26,21 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The time between two looks at connections that have said nothing yet.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What rank 0 answers.
+/// Where a rank listens for its children. Without an IP it is on rank 0's machine.
+type Address = (Option<IpAddr>, u16);
+/// The connection to a rank that has joined, and its port.
+type Joined = (TcpStream, Option<u16>);
+
+/// What rank 0, or a parent, answers.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
-    Welcome,
+    /// All are there. The parent's address, if it is another rank.
+    Welcome(Option<Address>),
     Refused(String),
-    Missing { ranks: Vec<usize>, waited: Duration },
+    Missing {
+        ranks: Vec<usize>,
+        waited: Duration,
+    },
 }
 
 /// A rank of a job that meets the others, and what it says of itself when it joins.
@@ -36,6 +48,12 @@ enum Reply {
 pub(crate) struct Meeting {
     rank: usize,
     size: usize,
+    /// The most branches of a rank in the tree.
+    fan_out: usize,
+    /// Where this rank listens for its children, if it has some.
+    port: Option<u16>,
+    #[serde(skip)]
+    listener: Option<TcpListener>,
     /// Tells the ranks of this job from those of another that meet at the same place.
     job: String,
     /// What only the ranks of this job know: whoever does not is no rank.
@@ -45,10 +63,18 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(rank: usize, size: usize, job: &str, secret: &str) -> Self {
+    pub(crate) fn new(
+        (rank, size): (usize, usize),
+        fan_out: usize,
+        job: &str,
+        secret: &str,
+    ) -> Self {
         Self {
             rank,
             size,
+            fan_out,
+            port: None,
+            listener: None,
             job: job.to_owned(),
             secret: secret.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -56,7 +82,7 @@ impl Meeting {
     }
 
     /// Meets at `host:port`, where rank 0 listens.
-    pub(crate) fn at(&self, host: &str, port: u16, deadline: &mut Deadline) -> Result<Control> {
+    pub(crate) fn at(self, host: &str, port: u16, deadline: &mut Deadline) -> Result<Control> {
         if self.size == 1 {
             return Ok(Control::alone(deadline.timeout()));
         }
@@ -81,22 +107,67 @@ impl Meeting {
                 io::Error::other(format!("it cannot listen there: {e}; {hint}"))
             })
         };
-        listen().map_err(|e| self.unreachable(format!("{host}:{port}"), &e))
+        listen().map_err(|e| self.unreachable(0, &format!("{host}:{port}"), &e))
     }
 
-    /// As rank 0: waits for all others. Strangers, whatever they send or do not send, keep nobody waiting.
+    /// As rank 0: waits for all others, and tells each who its parent is.
     pub(crate) fn host(&self, listener: TcpListener, deadline: &mut Deadline) -> Result<Control> {
-        let unreachable = |e: io::Error| {
-            let address = listener.local_addr().map(|address| address.to_string());
-            self.unreachable(address.unwrap_or_default(), &e)
+        let guests = self.meet(
+            &listener,
+            &(1..self.size).collect::<Vec<_>>(),
+            None,
+            deadline,
+        )?;
+        // By rank, this one's too.
+        let at = |(stream, port): &Joined| {
+            let ip = stream.peer_addr().ok().map(|at| at.ip().to_canonical());
+            (ip.filter(|ip| !ip.is_loopback()), port.unwrap_or(0))
         };
+        let places = guests.iter().map(at);
+        let places: Vec<_> = [(None, 0)].into_iter().chain(places).collect();
+        let mut children = Vec::new();
+        for (rank, (stream, _)) in (1..).zip(guests) {
+            let parent = Place::of(rank, self.size, self.fan_out).parent;
+            let parent = parent.filter(|parent| *parent > 0);
+            let place = parent.and_then(|parent| places.get(parent));
+            welcome(rank, &stream, place.copied())?;
+            if parent.is_none() {
+                children.push((rank, stream));
+            }
+        }
+        self.connect(children, deadline.timeout())
+            .map_err(|e| self.unreachable(0, &address(&listener), &e))
+    }
+
+    /// Waits for these ranks. Strangers, whatever they send or do not send, keep nobody waiting. If some are missing, those who joined learn which, and
+    /// so does the `parent`, which would find this rank missing.
+    fn meet(
+        &self,
+        listener: &TcpListener,
+        ranks: &[usize],
+        parent: Option<&mut TcpStream>,
+        deadline: &mut Deadline,
+    ) -> Result<Vec<Joined>> {
+        let unreachable = |e: io::Error| self.unreachable(self.rank, &address(listener), &e);
         listener.set_nonblocking(true).map_err(unreachable)?;
-        let mut joined: Vec<Option<TcpStream>> = Vec::new();
-        joined.resize_with(self.size.saturating_sub(1), || None);
+        let mut joined: Vec<Option<Joined>> = Vec::new();
+        joined.resize_with(ranks.len(), || None);
         let mut guests = Vec::new();
         while !are_here(&mut joined) {
             if deadline.left(Duration::ZERO).is_none() {
-                return Err(self.give_up(&joined, deadline.timeout()));
+                let absent = ranks.iter().zip(&joined).filter(|(_, it)| it.is_none());
+                let absent: Vec<_> = absent.map(|(rank, _)| *rank).collect();
+                let waited = deadline.timeout();
+                for (stream, _) in joined.iter().flatten() {
+                    let ranks = absent.clone();
+                    let _ = send(stream, &Reply::Missing { ranks, waited });
+                }
+                let error = missing(&absent, self.size, waited);
+                if let Some(parent) = parent {
+                    let (ranks, reason) = (absent, error.to_string());
+                    let _ = Frame::Refusal(Refusal::Lost { ranks, reason }).write(parent);
+                }
+                return Err(error);
             }
             // An error here is that of a connection that was reset before it was accepted.
             while guests.len() < GUESTS
@@ -107,7 +178,7 @@ impl Meeting {
             guests = (guests.into_iter())
                 .filter_map(|mut guest: Guest| match guest.message::<Self>() {
                     Ok(Some(hello)) => {
-                        self.greet(hello, guest.stream, &mut joined);
+                        self.greet(hello, guest.stream, ranks, &mut joined);
                         None
                     }
                     Ok(None) if !guest.is_late() => Some(guest),
@@ -116,25 +187,25 @@ impl Meeting {
                 .collect();
             thread::sleep(LOOK);
         }
-        let joined: Vec<_> = (1..).zip(joined.into_iter().flatten()).collect();
-        for (rank, stream) in &joined {
-            send(stream, &Reply::Welcome).map_err(|error| GroupError::PeerLost {
-                ranks: vec![*rank],
-                call: "open".to_owned(),
-                reason: error.to_string(),
-            })?;
-        }
-        self.connect(joined, deadline.timeout())
-            .map_err(unreachable)
+        Ok(joined.into_iter().flatten().collect())
     }
 
     /// Begins to read what these ranks send, and to give them signs of life.
     fn connect(&self, streams: Vec<(usize, TcpStream)>, timeout: Duration) -> io::Result<Control> {
-        let mut control = Control::new(self.rank, self.size, timeout);
+        let place = Place::of(self.rank, self.size, self.fan_out);
+        let parts = |rank: usize| {
+            let branch = place.branches.iter().find(|branch| branch.start == rank);
+            branch.map_or(self.size, ExactSizeIterator::len)
+        };
+        let streams: Vec<_> = streams
+            .into_iter()
+            .map(|(rank, stream)| ((rank, parts(rank)), stream))
+            .collect();
+        let mut control = Control::new(self.rank, self.size, place, timeout);
         let (inbox, links) = (&control.inbox, &control.links);
         let started = streams
             .into_iter()
-            .map(|(rank, stream)| Link::start((rank, self.size), stream, timeout, inbox, links));
+            .map(|(from, stream)| Link::start(from, stream, timeout, inbox, links));
         *links.write() = started.collect::<io::Result<_>>()?;
         // One that was lost meanwhile could not be passed on.
         if let Some(refusal) = inbox.ended() {
@@ -145,8 +216,15 @@ impl Meeting {
     }
 
     /// Lets a rank in, or says why not. Whoever does not know the secret learns nothing of the job.
-    fn greet(&self, hello: Self, stream: TcpStream, joined: &mut [Option<TcpStream>]) {
-        let place = hello.rank.checked_sub(1).and_then(|at| joined.get_mut(at));
+    fn greet(
+        &self,
+        hello: Self,
+        stream: TcpStream,
+        ranks: &[usize],
+        joined: &mut [Option<Joined>],
+    ) {
+        let place = ranks.binary_search(&hello.rank).ok();
+        let place = place.and_then(|at| joined.get_mut(at));
         let refused = match place {
             _ if (&hello.job, &hello.secret) != (&self.job, &self.secret) => {
                 "another job meets at this address and port, or HEADROOM_SECRET differs".to_owned()
@@ -155,77 +233,108 @@ impl Meeting {
                 "it runs candle-headroom {}, rank 0 runs {}: start the same program on all ranks",
                 hello.version, self.version
             ),
-            _ if hello.size != self.size => format!(
+            _ if (hello.size, hello.fan_out) != (self.size, self.fan_out) => format!(
                 "it was started as one of {} ranks, rank 0 as one of {}",
                 hello.size, self.size
             ),
-            Some(Some(other)) if !has_ended(other) => {
+            Some(Some((other, _))) if !has_ended(other) => {
                 format!("another process has joined as rank {} already", hello.rank)
             }
             // The first one, or one that was started again.
             Some(place) => {
-                *place = Some(stream);
+                *place = Some((stream, hello.port));
                 return;
             }
-            None => format!("a group of {} has no rank {}", self.size, hello.rank),
+            None => format!(
+                "rank {} of {} does not meet rank {}",
+                self.rank, self.size, hello.rank
+            ),
         };
         let _ = send(&stream, &Reply::Refused(refused));
     }
 
-    /// Tells those who joined who is missing.
-    fn give_up(&self, joined: &[Option<TcpStream>], waited: Duration) -> Error {
-        let absent = (1..).zip(joined).filter(|(_, stream)| stream.is_none());
-        let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
-        for stream in joined.iter().flatten() {
-            let ranks = ranks.clone();
-            let _ = send(stream, &Reply::Missing { ranks, waited });
-        }
-        missing(&ranks, self.size, waited)
-    }
-
-    /// As another rank: connects to rank 0, which may start later or again, at the first of its addresses that answers.
+    /// As another rank: joins rank 0, which may start later or again, at the first of its addresses that answers; then its parent; and then its
+    /// children join.
     pub(crate) fn join(
-        &self,
+        mut self,
         hosts: &[String],
         port: u16,
         deadline: &mut Deadline,
     ) -> Result<Control> {
+        let place = Place::of(self.rank, self.size, self.fan_out);
+        let (mut stream, address) = self.reach(0, hosts, port, deadline)?;
+        let parent = place.parent.unwrap_or(0);
+        if let Some((ip, port)) = address {
+            // On rank 0's machine, it is reached as rank 0 is.
+            let ip = ip.map_or_else(|| stream.peer_addr().map(|at| at.ip()), Ok);
+            let ip = ip.map_err(|e| self.unreachable(parent, "its address", &e))?;
+            (stream, _) = self.reach(parent, &[ip.to_string()], port, deadline)?;
+        }
+        let mut links = Vec::new();
+        if let Some(listener) = self.listener.take() {
+            let children: Vec<_> = place.children().collect();
+            let joined = self.meet(&listener, &children, Some(&mut stream), deadline)?;
+            for (rank, (stream, _)) in children.into_iter().zip(joined) {
+                welcome(rank, &stream, None)?;
+                links.push((rank, stream));
+            }
+        }
+        links.insert(0, (parent, stream));
+        self.connect(links, deadline.timeout())
+            .map_err(|e| self.unreachable(parent, "its address", &e))
+    }
+
+    /// Connects to a rank until it lets this one in. Returns also where this rank's parent is, if that is yet another one.
+    fn reach(
+        &mut self,
+        to: usize,
+        hosts: &[String],
+        port: u16,
+        deadline: &mut Deadline,
+    ) -> Result<(TcpStream, Option<Address>)> {
         let address = format!("{}:{port}", hosts.join(" or "));
-        let failed = |e: &io::Error| self.unreachable(address.clone(), e);
         let timeout = deadline.timeout();
         let mut last = io::Error::other("it has no address");
-        let stream = loop {
+        let error = loop {
             let Some(left) = deadline.left(Duration::ZERO) else {
                 let text = format!(
-                    "no connection within {timeout:?} ({last}): check that rank 0 runs, and that no firewall is between"
+                    "no connection within {timeout:?} ({last}): check that rank {to} runs, and that no firewall is between"
                 );
-                return Err(failed(&io::Error::other(text)));
+                break io::Error::other(text);
             };
             let mut found = hosts.iter().map(|host| connect(host, port, left));
             let found = found.find_map(|found| found.map_err(|error| last = error).ok());
-            // A connection that ends without an answer was to a rank 0 that is started again, or does not listen any more.
-            match found.map(|stream| self.ask(stream, deadline)) {
-                Some(Ok((stream, Reply::Welcome))) => break stream,
+            // A connection that ends without an answer was to a rank that is started again, or does not listen any more.
+            match found.map(|stream| self.ask(stream, hosts.len() == 1, deadline)) {
+                Some(Ok((stream, Reply::Welcome(parent)))) => return Ok((stream, parent)),
                 Some(Ok((_, Reply::Refused(reason)))) => {
-                    return Err(failed(&io::Error::other(format!("refused: {reason}"))));
+                    break io::Error::other(format!("refused: {reason}"));
                 }
                 Some(Ok((_, Reply::Missing { ranks, waited }))) => {
                     return Err(missing(&ranks, self.size, waited));
                 }
-                Some(Err(error)) if matches!(error.kind(), TimedOut | InvalidData) => {
-                    return Err(failed(&error));
-                }
+                Some(Err(error)) if matches!(error.kind(), TimedOut | InvalidData) => break error,
                 Some(Err(error)) => last = error,
                 None => {}
             }
             thread::sleep(PAUSE);
         };
-        self.connect(vec![(0, stream)], timeout)
-            .map_err(|e| failed(&e))
+        Err(self.unreachable(to, &address, &error))
     }
 
     /// Says who this rank is, and waits for the answer, which comes when all have joined.
-    fn ask(&self, stream: TcpStream, deadline: &mut Deadline) -> io::Result<(TcpStream, Reply)> {
+    fn ask(
+        &mut self,
+        stream: TcpStream,
+        is_one_place: bool,
+        deadline: &mut Deadline,
+    ) -> io::Result<(TcpStream, Reply)> {
+        let place = Place::of(self.rank, self.size, self.fan_out);
+        if !place.branches.is_empty() && self.listener.is_none() {
+            let listener = TcpListener::bind((interfaces(&stream, is_one_place)?, 0))?;
+            self.port = Some(listener.local_addr()?.port());
+            self.listener = Some(listener);
+        }
         send(&stream, self)?;
         let mut guest = Guest::new(stream)?;
         // Rank 0, which knows who is missing, says so first.
@@ -240,23 +349,49 @@ impl Meeting {
         Err(io::Error::new(TimedOut, text))
     }
 
-    fn unreachable(&self, address: String, error: &io::Error) -> Error {
+    fn unreachable(&self, to: usize, address: &str, error: &io::Error) -> Error {
         let rank = self.rank;
-        let join = match rank {
-            0 => "let the other ranks join",
-            _ => "join rank 0",
+        let join = match to == rank {
+            true => "let the other ranks join".to_owned(),
+            false => format!("join rank {to}"),
         };
         invalid!(Group, "rank {rank} cannot {join} at {address}: {error}")
     }
 }
 
+/// Tells a rank that all are there, and where its parent is if that is another rank.
+fn welcome(rank: usize, stream: &TcpStream, parent: Option<Address>) -> Result<()> {
+    send(stream, &Reply::Welcome(parent)).map_err(|error| {
+        let lost = GroupError::PeerLost {
+            ranks: vec![rank],
+            call: "open".to_owned(),
+            reason: error.to_string(),
+        };
+        lost.into()
+    })
+}
+
+/// Where a rank listens for its children: on all interfaces, or on the loopback interface alone if that is the one place where ranks meet.
+fn interfaces(stream: &TcpStream, is_one_place: bool) -> io::Result<IpAddr> {
+    Ok(match stream.local_addr()?.ip() {
+        ip if ip.is_loopback() && is_one_place => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    })
+}
+
+fn address(listener: &TcpListener) -> String {
+    let address = listener.local_addr().map(|address| address.to_string());
+    address.unwrap_or_default()
+}
+
 /// Whether all ranks are here. One whose process ended meanwhile has to join again.
-fn are_here(joined: &mut [Option<TcpStream>]) -> bool {
+fn are_here(joined: &mut [Option<Joined>]) -> bool {
     if joined.iter().any(Option::is_none) {
         return false;
     }
     for place in joined.iter_mut() {
-        place.take_if(|stream| has_ended(stream));
+        place.take_if(|(stream, _)| has_ended(stream));
     }
     joined.iter().all(Option::is_some)
 }
@@ -290,6 +425,7 @@ fn connect(host: &str, port: u16, left: Duration) -> io::Result<TcpStream> {
 mod tests {
     use std::io::Write;
 
+    use parking_lot::Mutex;
     use proptest::prelude::*;
     use proptest::sample::select;
     use serde_json::json;
@@ -304,7 +440,7 @@ mod tests {
         let version = one_of(json!([env!("CARGO_PKG_VERSION"), "0.0.0", []]));
         let all = (number(), number(), text(), text(), version);
         all.prop_map(|(rank, size, job, secret, version)| {
-            json!({"rank": rank, "size": size, "job": job, "secret": secret, "version": version})
+            json!({"rank": rank, "size": size, "fan_out": 16, "port": null, "job": job, "secret": secret, "version": version})
         })
     }
 
@@ -314,7 +450,7 @@ mod tests {
         /// Whatever a stranger sends, only who knows job and secret becomes a rank, and only one that is missing.
         #[test]
         fn any_stranger(hello in hello(), noise in prop::option::weighted(0.3, prop::collection::vec(any::<u8>(), 0..40))) {
-            let meeting = Meeting::new(0, 3, "mine", "mine");
+            let meeting = Meeting::new((0, 3), 16, "mine", "mine");
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             match &noise {
@@ -332,13 +468,84 @@ mod tests {
             };
             let mut joined = vec![None, None];
             if let Some(message) = message {
-                meeting.greet(message, guest.stream, &mut joined);
+                meeting.greet(message, guest.stream, &[1, 2], &mut joined);
             }
             for (rank, place) in (1..).zip(joined) {
-                let is_it = json!({"rank": rank, "size": 3, "job": "mine", "secret": "mine", "version": env!("CARGO_PKG_VERSION")});
+                let is_it = json!({"rank": rank, "size": 3, "fan_out": 16, "port": null, "job": "mine", "secret": "mine", "version": env!("CARGO_PKG_VERSION")});
                 prop_assert_eq!(place.is_some(), noise.is_none() && hello == is_it);
             }
         }
+    }
+
+    /// Rank 2 of seven, with two branches each, has joined rank 0 and ends before it joins its parent, which is rank 1.
+    #[test]
+    fn one_that_ends_on_its_way_into_the_tree_is_named_by_all() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hosts = ["127.0.0.1".to_owned()];
+        let first = Mutex::new(Some(listener));
+        let errors: Vec<_> = thread::scope(|scope| {
+            let (hosts, first) = (&hosts, &first);
+            let threads = (0..7).map(|rank| {
+                scope.spawn(move || {
+                    let mut deadline = Deadline::new(Duration::from_secs(1));
+                    let mut meeting = Meeting::new((rank, 7), 2, "mine", "mine");
+                    let control = match rank {
+                        0 => meeting.host(first.lock().take().unwrap(), &mut deadline),
+                        2 => {
+                            let (stream, parent) =
+                                meeting.reach(0, hosts, port, &mut deadline).unwrap();
+                            assert!(
+                                parent.is_some()
+                                    && !stream.peer_addr().unwrap().ip().is_unspecified()
+                            );
+                            return None;
+                        }
+                        _ => meeting.join(hosts, port, &mut deadline),
+                    };
+                    Some(
+                        control
+                            .and_then(|control| control.gather("open", &[]))
+                            .unwrap_err(),
+                    )
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let errors = threads.into_iter().map(|thread| thread.join().unwrap());
+            errors.collect()
+        });
+        assert_eq!(errors.iter().flatten().count(), 6);
+        for error in errors.into_iter().flatten() {
+            let text = error.to_string();
+            assert!(text.contains("rank 2 did not join within 1s"), "{text}");
+        }
+    }
+
+    /// Of any length, also in a tree.
+    #[test]
+    fn rank_0_alone_gets_what_the_others_need_not_have() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let first = Mutex::new(Some(listener));
+        let given = |rank: usize| vec![rank as u8; rank % 3 * 1000];
+        thread::scope(|scope| {
+            let first = &first;
+            for rank in 0..9 {
+                scope.spawn(move || {
+                    let mut deadline = Deadline::new(Duration::from_secs(60));
+                    let meeting = Meeting::new((rank, 9), 2, "mine", "mine");
+                    let control = match rank {
+                        0 => meeting.host(first.lock().take().unwrap(), &mut deadline),
+                        _ => meeting.join(&["127.0.0.1".to_owned()], port, &mut deadline),
+                    };
+                    let control = control.unwrap();
+                    let all = control.gather_at_first("state", &given(rank)).unwrap();
+                    let expected = (0..9).map(given).collect();
+                    assert_eq!(all, if rank == 0 { expected } else { Vec::new() });
+                    assert_eq!(control.gather("barrier", &[]).unwrap().len(), 9);
+                });
+            }
+        });
     }
 
     /// Linux tries the ports that a connection can have one after another, so whoever connects to one of them often enough gets that port itself.

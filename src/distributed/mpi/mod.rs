@@ -45,8 +45,13 @@ impl Mpi {
         Ok(Some(mpi))
     }
 
-    /// Connects all ranks to rank 0, whose addresses, port and secret MPI passes on.
-    pub(super) fn control(&self, launch: &Launch, deadline: &mut Deadline) -> Result<Control> {
+    /// Connects the ranks, by way of rank 0, whose addresses, port and secret MPI passes on.
+    pub(super) fn control(
+        &self,
+        launch: &Launch,
+        fan_out: usize,
+        deadline: &mut Deadline,
+    ) -> Result<Control> {
         let (rank, size) = (self.rank, self.size);
         if size == 1 {
             return Ok(Control::alone(deadline.timeout()));
@@ -69,7 +74,8 @@ impl Mpi {
         let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
         let mut words = first.split_ascii_whitespace();
         let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
-        let meeting = Meeting::new(rank, size, "MPI", words.next().unwrap_or_default());
+        let secret = words.next().unwrap_or_default();
+        let meeting = Meeting::new((rank, size), fan_out, "MPI", secret);
         match listener {
             Some((listener, _)) => meeting.host(listener, deadline),
             None => {

@@ -359,34 +359,40 @@ mod tests {
         assert!(!status.is_filled(10_000));
     }
 
-    /// Of a model with 300 parameters, while ranks are measured.
+    /// What a rank sends before an update of a model with so many parameters, while ranks are measured.
+    fn message(parameters: usize, rank: usize) -> Vec<u8> {
+        let unequal = 1. + rank as f64 / 7.;
+        let status = Status {
+            updates: 100_000,
+            trained: u32::MAX,
+            awaited: u32::MAX,
+            data: Some(u32::MAX),
+            values: Some(u32::MAX),
+            filled: bits((0..parameters).map(|_| true)),
+            samples: 1000 + rank,
+            weight: unequal,
+            computed: unequal as f32,
+            elapsed: unequal as f32,
+            pace: Some(unequal),
+        };
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&Ok::<_, String>(vec![status]), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Only what all ranks say alike grows with the model, by 9 bytes for 64 parameters. benches/scale/constants.rs has these numbers.
     #[test]
     fn messages_of_ranks_that_agree_differ_by_few_bytes_at_their_end() {
-        let message = |rank: u16| {
-            let unequal = 1. + f64::from(rank) / 7.;
-            let status = Status {
-                updates: 100_000,
-                trained: u32::MAX,
-                awaited: u32::MAX,
-                data: Some(u32::MAX),
-                values: Some(u32::MAX),
-                filled: bits((0..300).map(|_| true)),
-                samples: 1000 + usize::from(rank),
-                weight: unequal,
-                computed: unequal as f32,
-                elapsed: unequal as f32,
-                pace: Some(unequal),
-            };
-            let mut bytes = Vec::new();
-            ciborium::into_writer(&status, &mut bytes).unwrap();
-            bytes
-        };
-        let (first, other) = (message(0), message(9));
-        let alike = first.iter().zip(&other).take_while(|(a, b)| a == b);
-        let (alike, all) = (alike.count(), other.len());
-        assert!(
-            alike > 100 && all - alike <= 40,
-            "{alike} of {all} are alike"
-        );
+        for parameters in [10, 300, 10_000] {
+            let (first, other) = (message(parameters, 0), message(parameters, 9));
+            let alike = first.iter().zip(&other).take_while(|(a, b)| a == b);
+            let (alike, all) = (alike.count(), other.len());
+            let bits = message(parameters, 0).len() - message(0, 0).len();
+            assert!(
+                bits <= 9 * parameters.div_ceil(64) + 1,
+                "{parameters}: {bits}"
+            );
+            assert_eq!((alike - bits, all - alike), (79, 37), "{parameters}");
+        }
     }
 }
