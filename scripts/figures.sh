@@ -7,7 +7,7 @@
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
 #     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
-#     scripts/figures.sh at-size [--quick]  data that does not lie in memory, messages between many ranks, checkpoints of several
+#     scripts/figures.sh at-size [--quick]  data that does not lie in memory, many ranks, every point at which one can fail; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
 # for. It needs cargo, and Open MPI with libclang for the ranks. The figures of CUDA come from the same tests of the binary `cuda`:
@@ -87,7 +87,20 @@ case $name in
         cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- ${is_quick:+--quick} blocks index | grep -o 'figure: .*'
         tests ranks sizes::
         cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench scale -- --quick | grep -o 'figure: .*'
-        bash scripts/count-api.sh | grep code_lines ;;
+        bash scripts/count-api.sh | grep code_lines
+        export HEADROOM_POINTS=${HEADROOM_POINTS:-$([ -n "$is_quick" ] && echo 7:3 || echo all)}
+        points=$(mktemp)
+        failed=0
+        tests ranks every_point:: >"$points" || failed=1
+        . scripts/cuda-env.sh
+        features=(--features cuda,layers --locked)
+        tests cuda every_point:: >>"$points" || failed=1
+        cat "$points"
+        # Both together.
+        awk -F '[ =]+' '/ranks\// { sub(/_(mpi|nccl)$/, "", $2); sums[$2] += $3 } END {
+            for (name in sums) printf "figure: %s = %d points\n", name, sums[name] }' "$points" | sort
+        rm -f "$points"
+        [ "$failed" = 0 ] || exit 1 ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |

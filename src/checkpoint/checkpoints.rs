@@ -15,7 +15,7 @@ use super::outcome::{Resumed, Saving, Stopped, is_of_saving, shared};
 use super::schedule::Schedule;
 use super::signals::{Signal, Watch};
 use super::writer::Writer;
-use crate::distributed::{Group, Working};
+use crate::distributed::{Group, InStep, Working};
 use crate::error::{Error, Result, invalid};
 use crate::train::{Resumable, StepReport};
 
@@ -518,8 +518,11 @@ impl Checkpoints {
     }
 
     /// Work on files begins, for which other ranks wait: they do not give this one up while the guard lives.
-    pub(super) fn working(&self) -> Option<Working> {
-        self.group.as_ref().map(Group::working)
+    /// Until it is dropped, the others wait for this rank beyond the timeout, and hear of a panic.
+    pub(super) fn working(&self) -> (Option<Working>, Option<InStep>) {
+        let group = self.group.as_ref();
+        let in_step = group.map(|group| group.in_step("save or load"));
+        (group.map(Group::working), in_step)
     }
 
     fn refuse_if_unread(&self) -> Result<()> {

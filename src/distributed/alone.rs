@@ -12,6 +12,10 @@ pub(crate) enum Group {}
 #[derive(Debug)]
 pub(crate) enum Working {}
 
+/// This rank makes calls together with the others.
+#[derive(Debug)]
+pub(crate) enum InStep {}
+
 impl Group {
     pub(crate) fn rank(&self) -> usize {
         match *self {}
@@ -30,6 +34,10 @@ impl Group {
     }
 
     pub(crate) fn working(&self) -> Working {
+        match *self {}
+    }
+
+    pub(crate) fn in_step(&self, _: &'static str) -> InStep {
         match *self {}
     }
 

@@ -181,7 +181,12 @@ impl GroupBuilder {
         };
         // Machines may have one name, and the containers of one machine may each see another GPU as the first.
         let machine = format!("{}\n{}", host::name(), host::boot()).into_bytes();
-        let machines = control.gather("open", &machine)?;
+        let machines = control.gather("open", &machine).inspect_err(|_| {
+            // Its end waits for all ranks, of which one is lost.
+            if let Some(mpi) = &mpi {
+                mpi.abandon();
+            }
+        })?;
         let here = machines.iter().enumerate();
         let here = here.filter(|(_, other)| **other == machine);
         let mut beside: Vec<_> = here.map(|(rank, _)| rank).collect();

@@ -122,6 +122,7 @@ pub struct Watch {
 impl Watch {
     /// Gives the others the group's timeout from now on to do `what`.
     pub(crate) fn new(control: &Arc<Control>, what: &'static str) -> Self {
+        control.begin_exchange();
         Self {
             control: Arc::clone(control),
             until: control.now() + control.timeout(),

@@ -79,6 +79,10 @@ impl Mpi {
         match *self {}
     }
 
+    pub(super) fn end_group(&self, _: &Arc<Control>) {
+        match *self {}
+    }
+
     /// What makes MPI an engine.
     pub(super) fn absent() -> &'static str {
         "build with the feature `mpi` and start with `mpirun`"

@@ -49,8 +49,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Before MPI is finalized, which waits for ranks that may wait for this one.
         self.control.leave();
-        if let Some(mpi) = self.mpi.as_ref().filter(|_| self.control.has_ended()) {
-            mpi.abandon();
+        if let Some(mpi) = &self.mpi {
+            mpi.end_group(&self.control);
         }
     }
 }
@@ -311,12 +311,41 @@ impl Group {
         self.0.control.working()
     }
 
+    /// Ends the group if this rank unwinds before the guard is dropped: the others wait in a call that does not come any more, and a program
+    /// that catches the panic makes other calls than they do.
+    pub(crate) fn in_step(&self, what: &'static str) -> InStep {
+        InStep {
+            control: Arc::clone(&self.0.control),
+            what,
+            was_panicking: std::thread::panicking(),
+        }
+    }
+
     pub(crate) fn watch(&self, what: &'static str) -> Watch {
         Watch::new(&self.0.control, what)
     }
 
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.0.control
+    }
+}
+
+/// This rank makes calls together with the others until this is dropped; see [`Group::in_step`].
+#[derive(Debug)]
+#[must_use = "a panic is noticed while this lives"]
+pub(crate) struct InStep {
+    control: Arc<Control>,
+    /// What ranks do, such as `save or load`.
+    what: &'static str,
+    was_panicking: bool,
+}
+
+impl Drop for InStep {
+    fn drop(&mut self) {
+        if !self.was_panicking && std::thread::panicking() {
+            let reason = format!("it panicked while ranks {}", self.what);
+            self.control.fail(&reason);
+        }
     }
 }
 

@@ -52,3 +52,4 @@ pub use builder::GroupBuilder;
 pub use collectives::{Collectives, Operation, Watch};
 pub(crate) use control::Working;
 pub use group::Group;
+pub(crate) use group::InStep;

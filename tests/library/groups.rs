@@ -430,7 +430,7 @@ fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
     );
 }
 
-/// Rank 1 would give rank 0 up 6 s after its call, the timeout and the 2 s of grace, if rank 0 did not tell it in time that it waits too.
+/// Rank 1 would give rank 0 up 5.5 s after its call, the timeout and the 1.5 s of grace, if rank 0 did not tell it in time that it waits too.
 #[test]
 fn a_late_rank_0_is_not_taken_for_the_missing_one() {
     let all_done = Barrier::new(3);

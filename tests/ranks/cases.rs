@@ -13,14 +13,8 @@ pub struct Case {
 
 /// A death in update `step`, or outside of updates if it is 0.
 fn once(rank: usize, step: u64, at: At) -> Case {
-    let stops = false;
     Case {
-        deaths: vec![Death {
-            rank,
-            step,
-            at,
-            stops,
-        }],
+        deaths: vec![Death { rank, step, at }],
         is_wide: false,
         in_background: (rank as u64 + step).is_multiple_of(2),
     }
@@ -79,13 +73,8 @@ pub fn cases() -> Vec<Case> {
     ];
     for (index, at) in again.into_iter().enumerate() {
         let mut twice = once(index % RANKS, 6 + index as u64 % 3, At::Forward);
-        let (rank, step, stops) = ((index + 1) % RANKS, 0, false);
-        twice.deaths.push(Death {
-            rank,
-            step,
-            at,
-            stops,
-        });
+        let (rank, step) = ((index + 1) % RANKS, 0);
+        twice.deaths.push(Death { rank, step, at });
         all.push(twice);
     }
     all

@@ -1,4 +1,4 @@
-//! The moment at which a rank of a job dies or hangs.
+//! The moment at which a rank of a job dies.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,6 @@ pub struct Death {
     /// The number of the update; 0 outside of updates.
     pub step: u64,
     pub at: At,
-    /// Hangs instead.
-    pub stops: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -77,8 +75,8 @@ fn due() -> Option<Death> {
 
 /// Dies if it is so planned.
 pub fn strike(at: At) {
-    if let Some(death) = due().filter(|death| death.at == at) {
-        end(death.stops);
+    if due().is_some_and(|death| death.at == at) {
+        end();
     }
 }
 
@@ -89,7 +87,7 @@ pub fn arm(time: impl Fn(At) -> Option<u64>) {
     {
         thread::spawn(move || {
             thread::sleep(Duration::from_micros(micros));
-            end(death.stops)
+            end()
         });
     }
 }
@@ -110,10 +108,9 @@ pub fn dawdle() {
     }
 }
 
-fn end(stops: bool) -> ! {
-    let signal = if stops { libc::SIGSTOP } else { libc::SIGKILL };
+fn end() -> ! {
     // SAFETY: the call takes two numbers.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     // Another thread may take the signal, and this one run on for a moment.
     loop {
         thread::sleep(Duration::from_secs(1));

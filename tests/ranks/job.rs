@@ -41,7 +41,6 @@ pub struct Job {
     pub in_background: bool,
     /// Each rank keeps a part of the optimizer's state. It makes no difference to the values.
     pub is_sharded: bool,
-    pub timeout: Duration,
     pub death: Option<Death>,
 }
 
@@ -64,7 +63,6 @@ impl Job {
             is_wide: false,
             in_background: false,
             is_sharded: false,
-            timeout: Duration::from_secs(30),
             death: None,
         }
     }
@@ -79,7 +77,7 @@ impl Job {
     pub fn run(&self) -> Result<(), Error> {
         death::expect(self.death);
         strike(At::Start);
-        let group = Group::builder().timeout(self.timeout).open()?;
+        let group = Group::builder().timeout(Duration::from_secs(30)).open()?;
         strike(At::Joined);
         let dtype = if self.double { DType::F64 } else { DType::F32 };
         let widths: &[usize] = match self.is_wide {
@@ -173,12 +171,12 @@ impl Job {
     }
 
     /// Runs it under `mpirun`, in the calling test's ranks. `None` if it hangs. Returns also what was printed.
-    pub fn start(&self, ranks: usize, options: &[&str]) -> (Option<ExitStatus>, String) {
+    pub fn start(&self, ranks: usize) -> (Option<ExitStatus>, String) {
         const LONGEST: Duration = Duration::from_secs(60);
         let log = self.place.join("log");
         let file = fs::File::create(&log).expect("a file");
         let _turn = turn();
-        let mut command = command(ranks, options);
+        let mut command = command(ranks, &[]);
         command.env(JOB, serde_json::to_string(self).expect("JSON"));
         command.stdout(file.try_clone().expect("a file"));
         let mut child = command

@@ -22,7 +22,7 @@ impl Case {
         for &death in &self.deaths {
             job.death = Some(death);
             let began = Instant::now();
-            let (status, text) = job.start(RANKS, &[]);
+            let (status, text) = job.start(RANKS);
             match status {
                 None => return Err(format!("the job hangs: {text}")),
                 Some(status) if status.success() => return Err("nobody died".to_owned()),
@@ -34,7 +34,7 @@ impl Case {
         }
         job.death = None;
         job.is_sharded ^= ranks != RANKS;
-        let (status, text) = job.start(ranks, &[]);
+        let (status, text) = job.start(ranks);
         if !status.is_some_and(|status| status.success()) {
             return Err(format!("continued: {status:?}: {text}"));
         }
@@ -79,7 +79,7 @@ impl Wholes {
                 is_wide,
                 ..Job::new(place.path().to_owned())
             });
-            let (status, text) = together.start(RANKS, &[]);
+            let (status, text) = together.start(RANKS);
             assert!(status.is_some_and(|status| status.success()), "{text}");
             ((double, is_wide), (alone.alone(), together.outcome()))
         });
@@ -145,9 +145,8 @@ fn a_sharded_job_goes_on_with_any_number_of_ranks() {
             rank: 1,
             step,
             at: At::Forward,
-            stops: false,
         });
-        let (status, text) = job.start(ranks, &[]);
+        let (status, text) = job.start(ranks);
         assert!(status.is_some_and(|it| !it.success()), "{text}");
         let part = format!(
             "run/step-{:09}/optimizer-rank-{:05}-of-{ranks:05}.safetensors",
@@ -157,99 +156,10 @@ fn a_sharded_job_goes_on_with_any_number_of_ranks() {
         assert!(job.place.join(part).exists(), "{ranks} ranks: {text}");
     }
     job.death = None;
-    let (status, text) = job.start(1, &[]);
+    let (status, text) = job.start(1);
     assert!(status.is_some_and(|it| it.success()), "{text}");
     let outcome = job.outcome();
     assert_eq!((outcome.resumed, outcome.updates), (6, UPDATES));
     assert_eq!(outcome.history, whole.history);
     assert!(distance(&outcome, &whole) < 1e-6);
-}
-
-/// With `--enable-recovery` mpirun leaves the others alone, and they notice.
-#[test]
-fn the_others_name_the_rank_that_died_and_end() {
-    if is_rank() {
-        let error = Job::told().run().expect_err("a lost rank");
-        // By now all of the group is dropped.
-        println!("\n{error}");
-        return;
-    }
-    let moments = [
-        (1, 3, At::Forward),
-        (0, 3, At::Backward),
-        (1, 4, At::Waiting),
-        (2, 2, At::Commit),
-        (0, 4, At::Saving(300)),
-        (2, 4, At::Stepped),
-        (0, 0, At::Opened),
-        (0, 0, At::File(9)),
-    ];
-    for point in Points::chosen().of(moments.len() as u64) {
-        let (rank, step, at) = moments[point as usize - 1];
-        let death = Death {
-            rank,
-            step,
-            at,
-            stops: false,
-        };
-        check_survivors(death, Duration::from_secs(30));
-    }
-}
-
-/// A rank that hangs is lost after the timeout, by which rank 0 knows it. mpirun ends it when the others have ended.
-#[test]
-fn the_others_name_the_rank_that_hangs_and_end() {
-    if is_rank() {
-        let error = Job::told().run().expect_err("a lost rank");
-        println!("\n{error}");
-        std::process::exit(3);
-    }
-    let moments = [
-        (1, At::Forward),
-        (0, At::Forward),
-        (2, At::Stepped),
-        (2, At::Commit),
-        // In the middle of MPI's work, if the machine is as quick as usual.
-        (1, At::Exchange(3000)),
-        (0, At::Exchange(4000)),
-        (2, At::Exchange(5000)),
-    ];
-    for point in Points::chosen().of(moments.len() as u64) {
-        let (rank, at) = moments[point as usize - 1];
-        let death = Death {
-            rank,
-            step: 3,
-            at,
-            stops: true,
-        };
-        check_survivors(death, Duration::from_secs(4));
-    }
-}
-
-fn check_survivors(death: Death, timeout: Duration) {
-    let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-    let job = Job {
-        timeout,
-        is_wide: matches!(death.at, At::Exchange(_)),
-        death: Some(death),
-        ..Job::new(place.path().to_owned())
-    };
-    // A rank that hangs is for mpirun to end, which it does once another rank fails.
-    let options: &[&str] = if death.stops {
-        &[]
-    } else {
-        &["--enable-recovery"]
-    };
-    let began = Instant::now();
-    let (status, text) = job.start(3, options);
-    assert!(status.is_some(), "{death:?}: it hangs: {text}");
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{death:?}: {text}"
-    );
-    let name = format!("rank {} lost in", death.rank);
-    let reports = text.lines().filter(|line| line.contains(&name)).count();
-    // mpirun ends the others with the first one that fails.
-    let least = if death.stops { 1 } else { 2 };
-    assert!(reports >= least, "{death:?}: {text}");
 }

@@ -4,6 +4,7 @@ mod cases;
 mod checkpoint;
 mod death;
 mod equality;
+mod every_point;
 mod exhaustion;
 mod job;
 mod kills;

@@ -9,8 +9,7 @@ use candle_headroom::batch::{
     Batch, CutFinding, EventKind, Extent, Fixed, MicroBatch, Observer, TrainingEvent,
 };
 use candle_headroom::distributed::Group;
-use candle_headroom::error::{CutCause, GroupError, Phase};
-use candle_headroom::testing::Faults;
+use candle_headroom::error::{CutCause, GroupError};
 use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 
 use crate::launch::{is_rank, mpirun, open, text, together};
@@ -29,42 +28,6 @@ fn group_error(error: &Error) -> &GroupError {
         Error::Group(error) => error,
         other => panic!("not a group's error: {other}"),
     }
-}
-
-#[test]
-fn a_users_error_on_one_rank_leaves_all_as_they_were_and_they_go_on() {
-    together(3, |group| {
-        let model = Model::new(&[3, 5, 2], DType::F32, 7);
-        let mut trainer = trainer(&model, group).expect("a trainer");
-        for failing in 0..group.size() {
-            let batch = data(6, (3, 2), DType::F32, failing as u64);
-            let before = model.values();
-            let failed = trainer.step(&batch, |(x, y), micro| {
-                if group.rank() == failing && micro.index == 1 {
-                    candle_core::bail!("sample {} is broken", micro.samples.start)
-                }
-                model.loss(&x, &y)
-            });
-            let error = failed.expect_err("a step that one rank cannot make");
-            if group.rank() == failing {
-                assert!(error.to_string().contains("sample 2 is broken"), "{error}");
-            } else {
-                match group_error(&error) {
-                    GroupError::PeerFailed { rank, reason, .. } => {
-                        assert_eq!(*rank, failing);
-                        assert!(reason.contains("sample 2 is broken"), "{reason}");
-                    }
-                    other => panic!("{other}"),
-                }
-            }
-            assert_eq!(model.values(), before);
-            let report = trainer
-                .step(&batch, |(x, y), _| model.loss(&x, &y))
-                .expect("the next step");
-            assert_eq!(report.step, failing as u64 + 1);
-            assert_ne!(model.values(), before);
-        }
-    });
 }
 
 /// A batch that one rank cannot read is that rank's error, and the others hear of it at once, also of an update of several batches.
@@ -150,34 +113,6 @@ fn a_loss_that_depends_on_the_cut_on_one_rank_leaves_all_as_they_were() {
         // The other ranks had checked theirs.
         let expected = (group.rank() == 1).then_some(&CutFinding::Agrees);
         assert_eq!((report.step, checked), (1, expected));
-    });
-}
-
-#[test]
-fn a_panic_that_is_caught_is_told_to_the_others() {
-    together(2, |group| {
-        let model = Model::new(&[3, 2], DType::F32, 7);
-        let mut trainer = trainer(&model, group).expect("a trainer");
-        let batch = data(4, (3, 2), DType::F32, 0);
-        if group.rank() == 1 {
-            let step = std::panic::AssertUnwindSafe(|| {
-                trainer.step(&batch, |_, _| -> candle_core::Result<candle_core::Tensor> {
-                    panic!("on purpose")
-                })
-            });
-            assert!(std::panic::catch_unwind(step).is_err());
-        } else {
-            let error = trainer
-                .step(&batch, |(x, y), _| model.loss(&x, &y))
-                .expect_err("the other panicked");
-            assert!(
-                matches!(group_error(&error), GroupError::PeerFailed { rank: 1, .. }),
-                "{error}"
-            );
-        }
-        trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect("the next step");
     });
 }
 
@@ -275,35 +210,6 @@ fn different_models_are_refused_on_every_rank() {
     });
 }
 
-/// A setting that one rank alone has wrong is that rank's error, and the others hear whose and what.
-#[test]
-fn a_misconfigured_rank_names_itself() {
-    together(2, |group| {
-        let model = Model::new(&[3, 2], DType::F32, 7);
-        let sgd = Sgd::builder(&model.varmap).build().expect("an optimizer");
-        let builder = AdaptiveTrainer::builder(sgd).group(group);
-        let every = 1000 * (1 - group.rank() as u64);
-        let error = builder
-            .compare_every(every)
-            .build()
-            .expect_err("0 on rank 1");
-        match (group.rank(), &error) {
-            (1, error) if error.is_policy() => {}
-            (0, Error::Group(error)) => match &**error {
-                GroupError::PeerFailed {
-                    rank: 1, reason, ..
-                } => {
-                    assert!(reason.contains("`compare_every` must be"), "{reason}");
-                }
-                other => panic!("{other}"),
-            },
-            _ => panic!("{error}"),
-        }
-        // The group still works.
-        trainer(&model, group).expect("a trainer");
-    });
-}
-
 #[derive(Debug, Default)]
 struct Steps(Mutex<Vec<(u64, usize)>>);
 
@@ -378,47 +284,6 @@ fn different_calls_are_refused_on_every_rank() {
 }
 
 #[test]
-fn a_rank_without_a_batch_is_named() {
-    if is_rank() {
-        let group = Group::builder().timeout(Duration::from_secs(4));
-        let group = group.open().expect("a group");
-        let model = Model::new(&[3, 2], DType::F32, 7);
-        let mut trainer = trainer(&model, &group).expect("a trainer");
-        if group.rank() == 1 {
-            // Longer than the others wait.
-            std::thread::sleep(Duration::from_secs(8));
-        }
-        let batch = data(4, (3, 2), DType::F32, 0);
-        let began = Instant::now();
-        let error = trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect_err("rank 1 is late");
-        assert!(began.elapsed() < Duration::from_secs(15));
-        if group.rank() == 0 {
-            assert!(
-                matches!(group_error(&error), GroupError::PeerLost { ranks, .. } if ranks == &[1]),
-                "{error}"
-            );
-        }
-        let error = group.barrier().expect_err("the group has ended");
-        assert!(
-            matches!(group_error(&error), GroupError::Broken(text) if text.contains("has failed before")),
-            "{error}"
-        );
-        println!("noticed");
-        return;
-    }
-    // The ranks leave MPI as it is, at which plain mpirun would end the slower one.
-    let output = mpirun(2, &["--enable-recovery"]);
-    assert_eq!(
-        text(&output).matches("noticed").count(),
-        2,
-        "{}",
-        text(&output)
-    );
-}
-
-#[test]
 fn a_rank_that_diverges_is_named() {
     together(3, |group| {
         let model = Model::new(&[3, 2], DType::F32, 7);
@@ -467,130 +332,6 @@ fn results_are_collected_in_order() {
         let error = expected.expect_err("rank 1 failed");
         assert!(error.to_string().contains("on purpose"), "{error}");
     });
-}
-
-#[test]
-fn a_killed_rank_ends_the_job() {
-    if is_rank() {
-        let group = open();
-        let model = Model::new(&[3, 2], DType::F32, 7);
-        let mut trainer = trainer(&model, &group).expect("a trainer");
-        let batch = data(4, (3, 2), DType::F32, 0);
-        trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect("a step");
-        if group.rank() == 1 {
-            // SAFETY: the call takes two numbers.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        }
-        let began = Instant::now();
-        let error = trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect_err("rank 1 is dead");
-        assert!(
-            matches!(group_error(&error), GroupError::PeerLost { ranks, .. } if ranks == &[1]),
-            "{error}"
-        );
-        assert!(began.elapsed() < Duration::from_secs(5));
-        println!("noticed");
-        return;
-    }
-    // By default mpirun kills the others too, at once.
-    let output = mpirun(2, &["--enable-recovery"]);
-    assert!(text(&output).contains("noticed"), "{}", text(&output));
-}
-
-/// Rank 1 fails when all ranks have the sum of the gradients. It cannot take back what rank 0 does with them, so the group ends, by its number.
-fn fails_after_the_exchange(is_sharded: bool) {
-    if !is_rank() {
-        // The ranks leave MPI as it is, at which plain mpirun would end the slower one.
-        let output = mpirun(2, &["--enable-recovery"]);
-        let text = text(&output);
-        assert_eq!(text.matches("noticed").count(), 2, "{text}");
-        return;
-    }
-    let group = open();
-    let model = Model::new(&[3, 2], DType::F32, 7);
-    let mut sgd = Sgd::builder(&model.varmap).learning_rate(0.1);
-    if is_sharded {
-        sgd = sgd.sharded();
-    }
-    let trainer = AdaptiveTrainer::builder(sgd.build().expect("an optimizer"));
-    let mut trainer = trainer.group(&group).build().expect("a trainer");
-    let batch = data(4, (3, 2), DType::F32, group.rank() as u64);
-    let loss = |(x, y): (Tensor, Tensor), _: &MicroBatch| model.loss(&x, &y);
-    trainer.step(&batch, loss).expect("a step");
-    let before = model.values();
-    let armed = (group.rank() == 1).then(|| Faults::after_exchange(0).arm());
-    let began = Instant::now();
-    let done = trainer.step(&batch, loss);
-    match armed {
-        Some(armed) => {
-            assert_eq!(armed.fired(), 1);
-            let error = done.expect_err("it failed");
-            let exhausted = error.resource_exhausted().expect("its own error");
-            assert_eq!(exhausted.phase, Some(Phase::Reduce));
-            assert_eq!((trainer.updates(), trainer.samples()), (1, 0));
-            assert_eq!(model.values(), before);
-            let error = trainer.step(&batch, loss).expect_err("the group has ended");
-            assert!(
-                matches!(group_error(&error), GroupError::Broken(text) if text.contains("has failed before")),
-                "{error}"
-            );
-        }
-        None => {
-            // It may have updated before it hears of it, where no other rank has a part of the update.
-            assert!(!is_sharded || done.is_err());
-            let done = done.and_then(|_| trainer.step(&batch, loss));
-            let error = done.expect_err("rank 1 has failed");
-            let GroupError::PeerLost { ranks, reason, .. } = group_error(&error) else {
-                panic!("{error}")
-            };
-            assert_eq!(ranks, &[1]);
-            assert!(reason.contains("out of device memory"), "{reason}");
-        }
-    }
-    assert!(began.elapsed() < Duration::from_secs(20));
-    println!("noticed");
-}
-
-#[test]
-fn a_failure_after_the_exchange_ends_the_group() {
-    fails_after_the_exchange(false);
-}
-
-#[test]
-fn a_failure_after_the_exchange_of_a_sharded_update_ends_the_group() {
-    fails_after_the_exchange(true);
-}
-
-/// It waits for the others where MPI ends, but has told them before that it is gone.
-#[test]
-fn a_rank_that_returns_an_error_between_steps_is_named_at_once() {
-    if is_rank() {
-        let group = open();
-        let model = Model::new(&[3, 2], DType::F32, 7);
-        let mut trainer = trainer(&model, &group).expect("a trainer");
-        let batch = data(4, (3, 2), DType::F32, 0);
-        trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect("a step");
-        if group.rank() == 1 {
-            return; // drops the trainer and the group
-        }
-        let began = Instant::now();
-        let error = trainer
-            .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .expect_err("rank 1 has left");
-        assert!(error.to_string().contains("left the group"), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(5));
-        println!("noticed");
-        return;
-    }
-    let began = Instant::now();
-    let output = mpirun(2, &["--enable-recovery"]);
-    assert!(text(&output).contains("noticed"), "{}", text(&output));
-    assert!(began.elapsed() < Duration::from_secs(30));
 }
 
 /// This crate's communicator returns errors. The program's own ends the process, as MPI says.

@@ -32,7 +32,8 @@ pub(super) enum Frame {
     Refusal(Refusal),
     /// The sender asks for a sign of life, which is a `Pong`.
     Ping,
-    Pong,
+    /// The sender has come to this many exchanges by an engine.
+    Pong { exchanges: u64 },
     /// The sender leaves the group in good health.
     Leave,
 }
@@ -228,7 +229,7 @@ mod tests {
             Frame::Refusal(Refusal::DifferentCalls(vec!["step".to_owned()])),
             Frame::Leave,
             Frame::Ping,
-            Frame::Pong,
+            Frame::Pong { exchanges: 3 },
         ];
         for frame in frames {
             let mut bytes = Vec::new();

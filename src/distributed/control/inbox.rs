@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ const MOST: usize = 4;
 pub(super) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// How many exchanges by an engine this rank has come to.
+    pub(super) exchanges: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -40,9 +43,18 @@ struct Peer {
     frames: VecDeque<Frame>,
     /// When bytes came last.
     heard: Option<Duration>,
+    /// How many exchanges it had come to when it was asked last, once it has answered.
+    exchanges: Option<u64>,
 }
 
 impl State {
+    /// Those of these ranks for which this holds, or of which nothing has come.
+    fn those(&self, asked: &[usize], is_it: impl Fn(&Peer) -> bool) -> Vec<usize> {
+        let asked = asked.iter().copied();
+        let those = asked.filter(|rank| self.peers.get(rank).is_none_or(&is_it));
+        those.collect()
+    }
+
     /// Ends the group for this reason, and returns it, unless the group has ended before.
     fn end(&mut self, refusal: Refusal) -> Option<Refusal> {
         if self.ended.is_some() {
@@ -64,6 +76,7 @@ impl Inbox {
                 clock: Clock::new(timeout),
             }),
             changed: Condvar::new(),
+            exchanges: AtomicU64::new(0),
         }
     }
 
@@ -85,8 +98,13 @@ impl Inbox {
         self.changed.notify_all();
         match frame {
             Frame::Leave => state.left.push(rank),
-            // That they came is all that they say.
-            Frame::Pong | Frame::Working => {}
+            Frame::Pong { exchanges } => {
+                if let Some(peer) = state.peers.get_mut(&rank) {
+                    peer.exchanges = Some(exchanges);
+                }
+            }
+            // That it came is all that it says.
+            Frame::Working => {}
             Frame::Refusal(refusal @ Refusal::Lost { .. }) => return state.end(refusal),
             frame => {
                 let frames = &mut state.peers.entry(rank).or_default().frames;
@@ -124,26 +142,32 @@ impl Inbox {
         self.state.lock().ended.clone()
     }
 
-    /// Asks for signs of life by `ask`, and waits for them. Returns the ranks of `asked` that give none within `limit`.
+    /// Asks for signs of life by `ask`, and waits for them for at most `limit`. Returns the ranks of `asked` that give none, and those that have
+    /// come to fewer exchanges than this one.
     pub(super) fn silent(
         &self,
         asked: &[usize],
         limit: Duration,
         ask: impl FnOnce(),
-    ) -> Vec<usize> {
-        let since = self.now();
+    ) -> (Vec<usize>, Vec<usize>) {
+        let (since, own) = (self.now(), self.exchanges.load(Ordering::Relaxed));
+        (self.state.lock().peers.values_mut()).for_each(|peer| peer.exchanges = None);
         ask();
         let mut state = self.state.lock();
-        loop {
-            let heard = |rank: usize| state.peers.get(&rank)?.heard;
-            let is_silent = |rank: &&usize| heard(**rank).is_none_or(|at| at < since);
-            let silent: Vec<_> = asked.iter().filter(is_silent).copied().collect();
-            if silent.is_empty() || state.clock.now() >= since + limit {
-                return silent;
-            }
+        // Other bytes of a rank may come before its answer.
+        let has_time =
+            |state: &mut State| state.ended.is_none() && state.clock.now() < since + limit;
+        while !state
+            .those(asked, |peer| peer.exchanges.is_none())
+            .is_empty()
+            && has_time(&mut state)
+        {
             let pause = state.clock.pause;
             self.changed.wait_for(&mut state, pause);
         }
+        let silent = state.those(asked, |peer| peer.heard.is_none_or(|at| at < since));
+        let behind = |peer: &Peer| peer.exchanges.is_some_and(|theirs| theirs < own);
+        (silent, state.those(asked, behind))
     }
 
     /// Waits until the group has ended, for at most `limit`.
@@ -153,6 +177,15 @@ impl Inbox {
         while state.ended.is_none() && state.clock.now() < since + limit {
             let pause = state.clock.pause;
             self.changed.wait_for(&mut state, pause);
+        }
+    }
+
+    /// Waits until all of these have left, or the group has ended.
+    #[cfg(feature = "mpi")]
+    pub(super) fn wait_for_leave(&self, others: &[usize]) {
+        let mut state = self.state.lock();
+        while state.ended.is_none() && others.iter().any(|rank| !state.left.contains(rank)) {
+            self.changed.wait(&mut state);
         }
     }
 

@@ -6,6 +6,7 @@
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,7 +64,10 @@ impl Link {
             let error = loop {
                 match Frame::read(&mut reader, parts) {
                     // If it cannot be sent, the connection has ended, which the next read tells.
-                    Ok(Frame::Ping) => drop(Frame::Pong.write(&mut *answers.lock())),
+                    Ok(Frame::Ping) => {
+                        let exchanges = inbox.exchanges.load(Ordering::Relaxed);
+                        drop(Frame::Pong { exchanges }.write(&mut *answers.lock()));
+                    }
                     Ok(frame) => inbox.put(rank, frame).into_iter().for_each(&ended),
                     Err(error) => break error,
                 }

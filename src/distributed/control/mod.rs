@@ -30,9 +30,9 @@ pub(crate) use tree::FAN_OUT;
 use tree::Place;
 
 /// How much longer a rank waits for what another one finds out, such as who is missing, before it blames that one.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_millis(1500);
 /// How long a rank may take to give a sign of life; less than the others wait for what is found out then.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 const OTHER_CALLS: &str = "it has made another number of calls";
 
@@ -151,6 +151,7 @@ impl Control {
     }
 
     /// Whether a rank is known to be lost.
+    #[cfg(feature = "mpi")]
     pub(crate) fn has_ended(&self) -> bool {
         self.inbox.ended().is_some()
     }
@@ -169,15 +170,20 @@ impl Control {
         self.end_without(vec![self.rank], reason);
     }
 
-    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault: each rank asks those beside it in the tree,
-    /// and where these answer it waits for what the others find out.
+    /// This rank comes to its next exchange with the others by an engine.
+    pub(super) fn begin_exchange(&self) {
+        self.inbox.exchanges.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault, else those that have not come to it: each
+    /// rank asks those beside it in the tree, and where these answer it waits for what they find out.
     pub(crate) fn time_out(&self, what: &str) -> Error {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
         let ask = || self.tell(&Frame::Ping);
-        let ranks = self.inbox.silent(&asked, PATIENCE, ask);
-        let more = match ranks.is_empty() {
-            true => "",
-            false => ", and no sign of life",
+        let (ranks, more) = match self.inbox.silent(&asked, PATIENCE, ask) {
+            (silent, _) if !silent.is_empty() => (silent, ", and no sign of life"),
+            (_, behind) if !behind.is_empty() => (behind, ", and it has not begun"),
+            _ => (Vec::new(), ""),
         };
         if ranks.is_empty() && asked.len() + 1 < self.size {
             self.inbox.wait_for_end(GRACE);
@@ -203,6 +209,13 @@ impl Control {
             None => Frame::Leave,
         };
         self.tell(&frame);
+    }
+
+    /// Waits until those connected to this rank have left too, or the group has ended.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn wait_for_others(&self) {
+        let others: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
+        self.inbox.wait_for_leave(&others);
     }
 
     /// Fails if the group has ended: with the reason if the caller has not seen it yet.

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 #[cfg(target_os = "linux")]
 use std::os::unix::net::UnixListener as Presence;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -18,13 +19,15 @@ use mpi::environment::Universe;
 use mpi::ffi;
 use parking_lot::Mutex;
 
-use crate::distributed::control::Deadline;
+use crate::distributed::control::{Control, Deadline};
 use crate::distributed::launch::Launch;
 use crate::error::{self, Error, Result, engine_failed};
 
 /// The time between two looks at the thread that initializes MPI.
 const PAUSE: Duration = Duration::from_millis(20);
 const INITIALIZATION: &str = "its initialization";
+/// How long a rank that gives up shows that it has come.
+const LINGER: Duration = Duration::from_secs(1);
 /// Number of polls between two looks at the other ranks.
 const POLLS: usize = 64;
 
@@ -42,6 +45,8 @@ pub(in crate::distributed) struct Mpi {
     pub(super) communicator: ffi::MPI_Comm,
     /// A request was left behind, or a rank is lost: MPI must not be called again.
     is_lost: AtomicBool,
+    /// How many groups use it, and those that have ended.
+    groups: Mutex<(usize, Vec<Arc<Control>>)>,
     _presence: Option<Presence>,
     /// Asks for the end of MPI. Without that, MPI is left as it is.
     end: Sender<()>,
@@ -109,6 +114,7 @@ impl Mpi {
             size: positive(size).max(1),
             communicator,
             is_lost: AtomicBool::new(false),
+            groups: Mutex::default(),
             _presence: presence,
             end,
             thread: Some(thread),
@@ -168,6 +174,30 @@ impl Mpi {
                 mem::forget((bytes, all));
                 Err(error)
             }
+        }
+    }
+
+    pub(super) fn begin_group(&self) {
+        self.groups.lock().0 += 1;
+    }
+
+    /// A group has left, and uses MPI no more. After the last one MPI is finalized, which would not notice a rank that is lost meanwhile: so this
+    /// waits for all ranks to leave all groups, and abandons MPI if one of these has ended otherwise.
+    pub(in crate::distributed) fn end_group(&self, control: &Arc<Control>) {
+        let mut groups = self.groups.lock();
+        groups.0 = groups.0.saturating_sub(1);
+        groups.1.push(Arc::clone(control));
+        let is_last = groups.0 == 0 && !thread::panicking();
+        for control in &groups.1 {
+            if is_last {
+                control.wait_for_others();
+            }
+            if control.has_ended() {
+                self.abandon();
+            }
+        }
+        if is_last {
+            groups.1.clear();
         }
     }
 
@@ -271,7 +301,12 @@ fn finish(
 fn in_time(launch: &Launch, deadline: &mut Deadline) -> Result<()> {
     match deadline.left(Duration::ZERO) {
         Some(_) => Ok(()),
-        None => Err(missing(launch, deadline.timeout())),
+        None => {
+            let error = missing(launch, deadline.timeout());
+            // Others give up a little later, and this rank is not one that they miss.
+            thread::sleep(LINGER.min(deadline.timeout()));
+            Err(error)
+        }
     }
 }
 

@@ -41,6 +41,7 @@ impl Mpi {
             None => Arc::new(Self::initialize(launch, deadline)?),
         };
         *shared = Arc::downgrade(&mpi);
+        mpi.begin_group();
         Ok(Some(mpi))
     }
 

@@ -87,6 +87,7 @@ pub(super) fn join<O: Commit>(
     if group.size() == 1 {
         return core;
     }
+    let _in_step = group.in_step("build a trainer");
     // Each parameter and each option, as text.
     let plan = |core: &Core<O>| {
         let model = model(core);

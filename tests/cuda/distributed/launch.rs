@@ -2,6 +2,7 @@
 
 use std::env;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Output, Stdio, exit};
 use std::sync::Arc;
 use std::thread;
@@ -67,25 +68,14 @@ pub fn start(
     }
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let folder = folder.expect("a folder");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = port.expect("a free port").port().to_string();
-    let rank = |rank: usize| {
-        let mut command = Command::new(env::current_exe().expect("this program"));
-        command.args(["--exact", &test, "--nocapture", "--test-threads", "1"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.envs([
-            (RANK_OF, test.as_str()),
-            ("RANK", &rank.to_string()),
-            ("WORLD_SIZE", &ranks.to_string()),
-            ("LOCAL_RANK", &rank.to_string()),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", &port),
-            ("RAYON_NUM_THREADS", "1"),
-        ]);
-        command.env("SIMULATED_NCCL_FOLDER", folder.path());
-        command.envs(settings(rank)).spawn().expect("a process")
-    };
-    let running: Vec<_> = (0..ranks).map(rank).collect();
+    let commands = commands(ranks, folder.path()).into_iter().enumerate();
+    let running: Vec<_> = commands
+        .map(|(rank, mut command)| {
+            command.env(RANK_OF, &test).envs(settings(rank));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("a process")
+        })
+        .collect();
     // Each in a thread, so that none waits for a reader of its output.
     let outputs = running
         .into_iter()
@@ -95,6 +85,34 @@ pub fn start(
         .into_iter()
         .map(|output| output.join().expect("a rank"));
     Some(ended.collect())
+}
+
+/// The commands that run the calling test again, one for each rank, with NCCL's files in the folder.
+pub fn commands(ranks: usize, folder: &Path) -> Vec<Command> {
+    let test = thread::current();
+    let test = test.name().expect("a test's thread");
+    let port = free_port().to_string();
+    let rank = |rank: usize| {
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.args(["--exact", test, "--nocapture", "--test-threads", "1"]);
+        command.envs([
+            ("RANK", rank.to_string().as_str()),
+            ("WORLD_SIZE", &ranks.to_string()),
+            ("LOCAL_RANK", &rank.to_string()),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+            ("RAYON_NUM_THREADS", "1"),
+        ]);
+        command.env("SIMULATED_NCCL_FOLDER", folder);
+        command
+    };
+    (0..ranks).map(rank).collect()
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.expect("a free port").port()
 }
 
 fn open() -> Rank {

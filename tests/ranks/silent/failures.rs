@@ -3,23 +3,19 @@
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, exit, id};
 use std::sync::mpsc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use candle_core::DType;
-use candle_headroom::batch::{EventKind, Observer, TrainingEvent};
+use candle_headroom::Timeline;
 use candle_headroom::checkpoint::{Checkpoints, Saving};
 use candle_headroom::distributed::Group;
-use candle_headroom::error::{Error, GroupError, Phase, Result};
+use candle_headroom::error::{Error, GroupError};
 use candle_headroom::testing::{FileFaults, FileOperation};
-use candle_headroom::{AdaptiveTrainer, Sgd, Timeline};
 
 use super::{found, launch};
 use crate::launch::is_rank;
-use crate::model::{Model, cut, data};
 use crate::run::{Run, folder};
 
 /// More than any case takes, also on a busy machine.
@@ -90,35 +86,6 @@ fn undisturbed(group: &Group, updates: usize) -> Vec<u64> {
     values(&run)
 }
 
-/// The last rank opens its group long after the timeout of the others, which wait in `MPI_Init` and then end. They name it, and it names
-/// them.
-#[test]
-fn a_late_rank_is_named() {
-    const TIMEOUT: Duration = seconds(2.);
-    ranks(
-        "late",
-        |ranks| ranks,
-        |rank, size| {
-            let late = size - 1;
-            if rank == late {
-                sleep(TIMEOUT * 2);
-            }
-            let began = Instant::now();
-            let error = Group::builder().timeout(TIMEOUT).open().map(drop);
-            let error = error.expect_err("a rank is missing");
-            assert!(
-                error.to_string().contains("did not join within 2s"),
-                "{error}"
-            );
-            let are_named = match rank == late {
-                true => (0..late).all(|gone| names(&error, gone)),
-                false => names(&error, late),
-            };
-            !are_named || began.elapsed() > TIMEOUT * 3
-        },
-    );
-}
-
 /// The last rank is killed in `MPI_Init`, before rank 0 has come there.
 #[test]
 fn a_rank_that_is_killed_while_ranks_join_is_named() {
@@ -148,72 +115,6 @@ fn a_rank_that_is_killed_while_ranks_join_is_named() {
             let error = Group::builder().timeout(TIMEOUT).open().map(drop);
             let error = error.expect_err("a rank is missing");
             !names(&error, size - 1) || began.elapsed() > TIMEOUT * 3
-        },
-    );
-}
-
-/// Panics when the ranks have exchanged their status messages.
-#[derive(Debug, Clone)]
-struct Panicking;
-
-impl Observer for Panicking {
-    fn observe(&self, event: &TrainingEvent<'_>) {
-        if let EventKind::PhaseEnded {
-            phase: Phase::Wait, ..
-        } = event.kind
-        {
-            panic!("on purpose, after the status message");
-        }
-    }
-}
-
-/// The step in which the last rank panics after its status message, with a timeout that nobody waits for.
-fn panicking_step(group: &Group) -> Result<()> {
-    let model = Model::new(&[3, 5, 2], DType::F32, 7);
-    let sgd = Sgd::builder(&model.varmap).learning_rate(0.1).build()?;
-    let mut trainer = AdaptiveTrainer::builder(sgd).group(group);
-    if group.rank() == group.size() - 1 {
-        trainer = trainer.observer(Panicking);
-    }
-    let batch = cut(&data(7, (3, 2), DType::F32, 0), group.share(7));
-    let mut trainer = trainer.build()?;
-    trainer
-        .step(&batch, |(x, y), _| model.loss(&x, &y))
-        .map(drop)
-}
-
-#[test]
-fn a_caught_panic_after_the_status_message_ends_the_group_at_once() {
-    ranks(
-        "panic caught",
-        |ranks| ranks,
-        |rank, size| {
-            let group = open(HANG);
-            let began = Instant::now();
-            let done = catch_unwind(AssertUnwindSafe(|| panicking_step(&group)));
-            if rank == size - 1 {
-                assert!(done.is_err(), "no panic");
-                let error = group.barrier().expect_err("the group has ended");
-                assert!(error.to_string().contains("it panicked"), "{error}");
-                return false;
-            }
-            let error = done.expect("no panic").expect_err("a rank panicked");
-            assert!(error.to_string().contains("it panicked after"), "{error}");
-            !names(&error, size - 1) || began.elapsed() > SOON
-        },
-    );
-}
-
-#[test]
-fn a_panic_after_the_status_message_ends_the_group_at_once() {
-    ranks(
-        "panic",
-        |ranks| ranks - 1,
-        |_, size| {
-            let group = open(HANG);
-            let began = Instant::now();
-            let error = panicking_step(&group).expect_err("a rank panicked");
-            !names(&error, size - 1) || began.elapsed() > SOON
         },
     );
 }
@@ -255,36 +156,6 @@ fn a_job_that_is_suspended_as_a_whole_goes_on() {
             }
             group.barrier().expect("all");
             assert!(began.elapsed() > seconds(3.5), "nobody was suspended");
-            values(&run) != expected
-        },
-    );
-}
-
-/// Rank 0 writes for longer than the timeout and what the others wait beyond it, in the foreground.
-#[test]
-fn a_slow_disk_is_waited_for() {
-    const TIMEOUT: Duration = seconds(2.);
-    ranks(
-        "slow disk",
-        |ranks| ranks,
-        |_, _| {
-            let group = open(TIMEOUT);
-            let expected = undisturbed(&group, 3);
-            let (_made, folder) = folder(&group);
-            let mut run = Run::new(&group, 7);
-            let checkpoints = Checkpoints::builder(&folder)
-                .every_updates(2)
-                .in_foreground();
-            let mut checkpoints = checkpoints.group(&group).open().expect("a folder");
-            let slow = FileFaults::in_folder(&folder).only(FileOperation::Sync);
-            let armed = slow.at(0).delaying(seconds(4.8)).arm();
-            assert!(matches!(run.on(&mut checkpoints), Saving::NotDue));
-            let saved = run.on(&mut checkpoints);
-            assert!(matches!(saved, Saving::Saved(_)), "{saved:?}");
-            assert_eq!(armed.fired(), usize::from(group.rank() == 0));
-            drop(armed);
-            run.step().expect("the group goes on");
-            checkpoints.finish().expect("an end");
             values(&run) != expected
         },
     );
