@@ -343,7 +343,9 @@ impl Suite {
             }
         }
         if !self.is_whole(case, report) {
-            wrong.push((Wrong::AppliedTwice, said("has other values")));
+            let values = (&report.values, &self.undisturbed[&case.ranks].0);
+            let what = said("has other values");
+            wrong.push((Wrong::AppliedTwice, format!("{what}: {values:?}")));
         }
         wrong
     }
