@@ -6,6 +6,7 @@
 #     scripts/figures.sh first-hour [--quick]  what a newcomer reads
 #     scripts/figures.sh gpu                what steps ask of a GPU: launches, calls, waits; on the simulated driver; builds for CUDA
 #     scripts/figures.sh dry-run            dry runs beside execution and formulas, on the simulated driver; builds for CUDA
+#     scripts/figures.sh at-size [--quick]  data in object stores, against files
 #     scripts/figures.sh eight-billion      a base in few bits, long contexts: what they take and change; on the simulated driver; builds for CUDA
 #
 # With --quick the benchmarks are left out, which .ci/run runs by itself, all builds but the small ones, and what rustdoc has to be built
@@ -81,6 +82,9 @@ case $name in
         cargo build --release --locked -p headroom-finetune --features cuda
         target=${CARGO_TARGET_DIR:-target}
         python3 scripts/eight-billion.py "$target/debug/headroom" "$target/release/finetune" --table ;;
+    at-size)
+        cargo bench --quiet "${as_release[@]}" --features object-store --locked --bench data -- ${is_quick:+--quick} objects |
+            grep -o 'figure: .*' ;;
     house)
         bash scripts/count-api.sh
         find crates/finetune/src -name "*.rs" -print0 | xargs -0 cat |

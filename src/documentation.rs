@@ -57,6 +57,8 @@ pages! {
         other_loops "other-loops"
         evaluate "evaluate"
         feed_the_gpu "feed-the-gpu"
+        #[cfg(any(feature = "object-store", not(doctest)))] // its program needs the feature
+        object_stores "object-stores"
         resume_after_preemption "resume-after-preemption"
         from_tensorflow "from-tensorflow"
         from_pytorch "from-pytorch"

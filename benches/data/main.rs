@@ -1,8 +1,14 @@
 //! Reading samples, against the plain work that it cannot do without.
 //!
-//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting` or `memory`.
+//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting`, `memory` or, with the feature `object-store`,
+//! `objects`.
 
 mod loader;
+#[cfg(feature = "object-store")]
+mod objects;
+#[cfg(feature = "object-store")]
+#[path = "../../tests/objects/server.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;
@@ -12,10 +18,12 @@ use support::{is_quick, measures_with_steady_heap};
 
 type Part = fn(bool) -> anyhow::Result<()>;
 
-const PARTS: [(&str, Part); 3] = [
+const PARTS: &[(&str, Part)] = &[
     ("tokens", tokens::compare),
     ("waiting", loader::waiting),
     ("memory", loader::memory),
+    #[cfg(feature = "object-store")]
+    ("objects", objects::compare),
 ];
 
 #[global_allocator]

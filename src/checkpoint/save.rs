@@ -74,8 +74,8 @@ impl Checkpoints {
         if !snapshot.is_copy {
             return self.write(&snapshot);
         }
-        let (step, keep) = (snapshot.step, self.settings.keep.clone());
-        match self.writer.start(snapshot, &self.folder.path, keep) {
+        let (step, settings) = (snapshot.step, self.settings.clone());
+        match self.writer.start(snapshot, &self.folder.path, settings) {
             Ok(()) => Ok(Saving::Started),
             Err(error) => self.ended(step, Err(error)),
         }
@@ -93,7 +93,7 @@ impl Checkpoints {
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> Result<Saving> {
-        let path = write_and_rotate(snapshot, &self.folder.path, &self.settings.keep);
+        let path = write_and_rotate(snapshot, &self.folder.path, &self.settings);
         self.ended(snapshot.step, path)
     }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
 use super::checkpoint::Checkpoint;
+use super::checkpoints::Settings;
 use super::document::{Fingerprint, MANIFEST, Manifest};
 use super::files::{NewFile, rename, sync_folder};
-use super::folder::{Keep, Partial, newest};
+use super::folder::{Partial, newest};
 use super::snapshot::{SavedFile, Snapshot};
 use crate::error::{Error, Result, invalid};
 
@@ -46,11 +47,11 @@ impl Writer {
         &mut self,
         mut snapshot: Snapshot,
         folder: &Path,
-        keep: Keep,
+        settings: Settings,
     ) -> Result<()> {
         let (step, folder) = (snapshot.step, folder.to_owned());
         let work = move || {
-            let path = write_and_rotate(&snapshot, &folder, &keep);
+            let path = write_and_rotate(&snapshot, &folder, &settings);
             (std::mem::take(&mut snapshot.buffer), path)
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
@@ -86,11 +87,19 @@ fn failed(problem: &str) -> Error {
     )
 }
 
-/// Removes older checkpoints once the new one is on the disk. That they could not be removed is no reason to write it again.
-pub(super) fn write_and_rotate(snapshot: &Snapshot, folder: &Path, keep: &Keep) -> Result<PathBuf> {
+/// Removes older checkpoints once the new one is on the disk, and copies it where copies are asked for. That older ones could not be removed is no
+/// reason to write it again.
+pub(super) fn write_and_rotate(
+    snapshot: &Snapshot,
+    folder: &Path,
+    Settings { keep, upload, .. }: &Settings,
+) -> Result<PathBuf> {
     let path = write(snapshot, folder)?;
     if let Err(error) = keep.rotate(folder, snapshot.step) {
         tracing::warn!(%error, "an older checkpoint stays");
+    }
+    if let Some(upload) = upload {
+        upload.copy(&path, keep)?;
     }
     Ok(path)
 }

@@ -70,6 +70,8 @@ use crate::fixed_file::FixedFile;
 pub use self::parquet::{ParquetBuilder, ParquetDataset};
 pub use self::safetensors::{SafetensorsBuilder, SafetensorsDataset};
 pub use crate::batch::Position;
+#[cfg(feature = "object-store")]
+pub use crate::remote::Remote;
 pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
 pub use dataset::{Concat, Dataset, Items, TensorDataset};
