@@ -34,18 +34,14 @@ impl Upload {
             move |error| CheckpointError::file("upload", &path)(error)
         };
         let manifest = Manifest::read(path)?;
-        let (_, there) = remote.list(&name).map_err(failed(""))?;
-        if there.iter().any(|file| file == MANIFEST) {
-            let copy = Manifest::read(&remote.path(&name));
-            if copy.is_ok_and(|copy| copy == manifest) {
-                return Ok(());
-            }
-            // Of another run's. Without it the files below are no checkpoint.
-            remote.remove(&at(MANIFEST)).map_err(failed(MANIFEST))?;
+        if Manifest::read(&remote.path(&name)).is_ok_and(|copy| copy == manifest) {
+            return Ok(());
         }
+        // Of another run's. Without it the files below are no checkpoint.
+        remote.remove(&at(MANIFEST)).map_err(failed(MANIFEST))?;
         for file in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
-            let source = open(&path.join(file))?;
-            remote.put(&at(file), source).map_err(failed(file))?;
+            let put = remote.put(&at(file), &path.join(file));
+            put.map_err(failed(file))?;
         }
         if let Err(error) = self.rotate(path, manifest.step, keep) {
             tracing::warn!(%error, "an older copy of a checkpoint stays");

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
 use super::checkpoint::Checkpoint;
-use super::checkpoints::Settings;
 use super::document::{Fingerprint, MANIFEST, Manifest};
 use super::files::{NewFile, rename, sync_folder};
-use super::folder::{Partial, newest};
+use super::folder::{Keep, Partial, newest};
+use super::remote::Upload;
 use super::snapshot::{SavedFile, Snapshot};
 use crate::error::{Error, Result, invalid};
 
@@ -47,11 +47,12 @@ impl Writer {
         &mut self,
         mut snapshot: Snapshot,
         folder: &Path,
-        settings: Settings,
+        keep: Keep,
+        upload: Option<Upload>,
     ) -> Result<()> {
         let (step, folder) = (snapshot.step, folder.to_owned());
         let work = move || {
-            let path = write_and_rotate(&snapshot, &folder, &settings);
+            let path = write_and_rotate(&snapshot, &folder, &keep, upload.as_ref());
             (std::mem::take(&mut snapshot.buffer), path)
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
@@ -92,7 +93,8 @@ fn failed(problem: &str) -> Error {
 pub(super) fn write_and_rotate(
     snapshot: &Snapshot,
     folder: &Path,
-    Settings { keep, upload, .. }: &Settings,
+    keep: &Keep,
+    upload: Option<&Upload>,
 ) -> Result<PathBuf> {
     let path = write(snapshot, folder)?;
     if let Err(error) = keep.rotate(folder, snapshot.step) {

@@ -43,6 +43,8 @@
 //!   [bytes](LoaderBuilder::ahead_bytes), and while the host's [memory limit](LoaderBuilder::memory) leaves room. The batch that training waits
 //!   for is always read.
 
+#[cfg(any(feature = "object-store", feature = "parquet"))]
+pub(crate) mod cache;
 mod check;
 mod collate;
 mod dataset;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::files;
 
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct Folder {
     folder: PathBuf,
     most: u64,
     /// Bytes written by this process since it last looked at the folder. Locked while a file is written, so that each finds the room it needs.
@@ -23,10 +23,11 @@ pub(super) struct Cache {
     has_failed: AtomicBool,
 }
 
+const PART: usize = 256 << 10;
 /// Between the hash in a name and what follows it.
 const MARK: &str = ".piece";
 
-impl Cache {
+impl Folder {
     pub(super) fn open(folder: &Path, most: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         Ok(Self {
@@ -48,23 +49,15 @@ impl Cache {
     /// Opens the file of a piece, if it is there and intact.
     pub(super) fn read(&self, key: &str, len: u64) -> Option<File> {
         let path = self.path(key);
-        let mut file = files::open(&path).ok()?;
-        let expected = len + key.len() as u64 + 4;
-        let mut bytes = Vec::with_capacity(usize::try_from(expected).ok()? + 1);
-        let read = (&mut file).take(expected + 1).read_to_end(&mut bytes);
-        let is_intact = read.is_ok_and(|read| read as u64 == expected)
-            && bytes.split_last_chunk().is_some_and(|(bytes, crc32)| {
-                crc32fast::hash(bytes) == u32::from_le_bytes(*crc32)
-                    && bytes.ends_with(key.as_bytes())
-            });
-        if !is_intact {
-            let path = path.display();
-            tracing::warn!(%path, "a file of the cache is damaged: its piece is read again");
-            return None;
+        let file = files::open(&path).ok()?;
+        if is_intact(&file, key, len).is_ok_and(|is_intact| is_intact) {
+            // By this the oldest are known. It is not possible in a folder of another user's.
+            let _ = file.set_modified(SystemTime::now());
+            return Some(file);
         }
-        // By this the oldest are known. It is not possible in a folder of another user's.
-        let _ = file.set_modified(SystemTime::now());
-        Some(file)
+        let path = path.display();
+        tracing::warn!(%path, "a file of the cache is damaged: its piece is read again");
+        None
     }
 
     /// Writes a piece, unless writing has failed before.
@@ -115,12 +108,7 @@ impl Cache {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            let is_own = |name: &str| {
-                let hash = name.split_once(MARK).map(|(hash, _)| hash);
-                hash.is_some_and(|hash| {
-                    hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-                })
-            };
+            let is_own = |name: &str| name.get(16..).is_some_and(|rest| rest.starts_with(MARK));
             if entry.file_name().to_str().is_some_and(is_own)
                 // Another process may have removed it.
                 && let Ok(metadata) = entry.metadata()
@@ -142,4 +130,20 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// Reads a file once, by parts that stay in the processor's cache.
+fn is_intact(mut file: &File, key: &str, len: u64) -> io::Result<bool> {
+    let mut part = vec![0; PART.min(len as usize)];
+    let (mut hasher, mut rest) = (crc32fast::Hasher::new(), len);
+    while rest > 0 {
+        part.truncate(PART.min(rest as usize));
+        file.read_exact(&mut part)?;
+        hasher.update(&part);
+        rest -= part.len() as u64;
+    }
+    let mut end = Vec::new();
+    file.take(key.len() as u64 + 5).read_to_end(&mut end)?;
+    hasher.update(key.as_bytes());
+    Ok(end == [key.as_bytes(), &hasher.finalize().to_le_bytes()].concat())
 }

@@ -1,15 +1,16 @@
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
 
-use super::{Client, failure, wait};
-use crate::fixed_file::FixedFile;
+use super::client::{Client, failure, wait};
 
 /// What one request writes, at least; larger files are written in parts of equal size.
 const PART: u64 = 8 << 20;
+/// Parts that are written at the same time.
+const TOGETHER: usize = 4;
 /// S3 allows 10,000.
 const MOST_PARTS: u64 = 9_999;
 
@@ -65,34 +66,36 @@ impl RemoteFolder {
         ))
     }
 
-    pub(crate) fn put(&self, name: &str, file: FixedFile) -> io::Result<()> {
+    /// Writes an object of a file's bytes.
+    pub(crate) fn put(&self, name: &str, file: &std::path::Path) -> io::Result<()> {
+        let mut file = std::fs::File::open(file)?;
+        let len = file.metadata()?.len();
+        let part = PART.max(len.div_ceil(MOST_PARTS));
+        let mut next = move || {
+            let mut bytes = Vec::new();
+            (&mut file).take(part).read_to_end(&mut bytes)?;
+            io::Result::Ok(bytes)
+        };
         let (store, place) = (Arc::clone(&self.store), self.place(name));
         wait(async move {
-            if file.len() <= PART {
-                let bytes = file.read(0..file.len())?;
-                store.put(&place, bytes.into()).await.map_err(failure)?;
-                return Ok(());
+            if len <= part {
+                let put = store.put(&place, next()?.into()).await;
+                return put.map(|_| ()).map_err(failure);
             }
-            let part = PART.max(file.len().div_ceil(MOST_PARTS));
-            let mut upload = store.put_multipart(&place).await.map_err(failure)?;
-            let mut start = 0;
-            let mut ended = Ok(());
-            while start < file.len() && ended.is_ok() {
-                let end = (start + part).min(file.len());
-                ended = match file.read(start..end) {
-                    Ok(bytes) => upload.put_part(bytes.into()).await.map_err(failure),
-                    Err(error) => Err(error),
-                };
-                start = end;
-            }
-            match ended {
-                Ok(()) => upload.complete().await.map(|_| ()).map_err(failure),
-                Err(error) => {
-                    // Parts that stay cost money until the bucket's rules remove them.
-                    let _ = upload.abort().await;
-                    Err(error)
+            let upload = store.put_multipart(&place).await.map_err(failure)?;
+            let mut upload = WriteMultipart::new_with_chunk_size(upload, part as usize);
+            for _ in 0..len.div_ceil(part) {
+                let free = upload.wait_for_capacity(TOGETHER).await.map_err(failure);
+                match free.and_then(|()| next()) {
+                    Ok(bytes) => upload.put(bytes.into()),
+                    Err(error) => {
+                        // Parts that stay cost money until the bucket's rules remove them.
+                        let _ = upload.abort().await;
+                        return Err(error);
+                    }
                 }
             }
+            upload.finish().await.map(|_| ()).map_err(failure)
         })
     }
 

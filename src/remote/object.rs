@@ -7,13 +7,8 @@ use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
-use super::pieces::{Key, Piece};
-use super::{Client, runtime, wait};
-
-/// Bytes that are requested at once.
-pub(super) const PIECE: u64 = 4 << 20;
-/// Pieces that are requested ahead of time, where they fit into half of the memory.
-const AHEAD: u64 = 4;
+use super::client::{Client, runtime, wait};
+use super::piece::{Key, PIECE, Piece};
 
 /// An object of which one version is read, by pieces.
 #[derive(Debug)]
@@ -74,8 +69,8 @@ impl Object {
             let len = (range.end - at).min(buffer.len() as u64);
             let (now, rest) = buffer.split_at_mut(len as usize);
             let within = at - range.start;
-            let read = self.piece(index)?.read_at(now, within);
-            if read.is_err() {
+            self.read_ahead(index)?;
+            if self.piece(index)?.read_at(now, within).is_err() {
                 // Somebody has cut the cache's file, which is checked anew.
                 let key = self.key(index);
                 self.client.pieces.forget(|other| other == key);
@@ -95,65 +90,44 @@ impl Object {
         start..(start + PIECE).min(self.len)
     }
 
-    /// Waits for a piece. Where reading goes on from the piece before, those that follow are requested too.
-    fn piece(self: &Arc<Self>, index: u64) -> io::Result<Piece> {
+    /// Begins to load the pieces that follow, where reading goes on from the piece before into this one.
+    fn read_ahead(self: &Arc<Self>, index: u64) -> io::Result<()> {
         let pieces = &self.client.pieces;
-        if self.last.swap(index, Relaxed) != index {
-            self.load(index, false)?;
-            let before = index.checked_sub(1).map(|before| self.key(before));
-            if before.is_some_and(|before| pieces.holds(before)) {
-                let end = self
-                    .len
-                    .div_ceil(PIECE)
-                    .min(index + 1 + AHEAD.min(pieces.memory() / PIECE / 2));
-                (index + 1..end).try_for_each(|next| self.load(next, true))?;
+        let is_next = index > 0 && self.last.swap(index, Relaxed) != index;
+        if is_next && pieces.holds(self.key(index - 1)) {
+            let end = self.len.div_ceil(PIECE).min(index + 1 + self.client.ahead);
+            for next in (index + 1..end).filter(|next| !pieces.holds(self.key(*next))) {
+                let own = Arc::clone(self);
+                // Whoever needs it sees its failure, and tries again.
+                runtime()?.spawn_blocking(move || own.piece(next).is_ok());
             }
-        }
-        loop {
-            if let Some(piece) = pieces.wait(self.key(index)) {
-                return piece;
-            }
-            self.load(index, false)?;
-        }
-    }
-
-    /// Begins to load a piece, unless it is there. Of a piece that nobody waits for, a failure is forgotten: whoever needs it tries again.
-    fn load(self: &Arc<Self>, index: u64, is_ahead: bool) -> io::Result<()> {
-        let (runtime, key) = (runtime()?, self.key(index));
-        if self.client.pieces.begin(key) {
-            let own = Arc::clone(self);
-            runtime.spawn(async move {
-                // In a task of its own, so that a panic is an error of those that wait.
-                let loaded = tokio::spawn(Arc::clone(&own).loaded(index)).await;
-                let loaded = loaded.unwrap_or_else(|error| Err(io::Error::other(error)));
-                let is_kept = loaded.is_ok() || !is_ahead;
-                own.client.pieces.end(key, is_kept.then_some(loaded));
-            });
         }
         Ok(())
     }
 
-    async fn loaded(self: Arc<Self>, index: u64) -> io::Result<Piece> {
-        let (client, range) = (&self.client, self.range(index));
-        let key = format!(
-            "{}\n{}\n{}\n{index} of {PIECE}",
-            self.url, self.etag, self.len
-        );
-        let file = client.cache.as_ref();
-        let file = file.and_then(|cache| cache.read(&key, range.end - range.start));
-        if let Some(file) = file {
-            return Ok(Piece::File(Arc::new(file)));
-        }
-        let _permit = client.requests.acquire().await.map_err(io::Error::other)?;
-        let fetched = client.retried(|| self.fetch(&range)).await;
-        let fetched = fetched.map_err(|error| {
-            let problem = format!("bytes {}..{}: {error}", range.start, range.end);
-            io::Error::new(error.kind(), problem)
-        })?;
-        if let Some(cache) = &client.cache {
-            cache.write(&key, &fetched);
-        }
-        Ok(Piece::Memory(fetched))
+    /// Waits for a piece.
+    fn piece(self: &Arc<Self>, index: u64) -> io::Result<Arc<Piece>> {
+        self.client.pieces.get(self.key(index), || {
+            let (cache, range) = (self.client.cache.as_ref(), self.range(index));
+            let key = format!(
+                "{}\n{}\n{}\n{index} of {PIECE}",
+                self.url, self.etag, self.len
+            );
+            let len = range.end - range.start;
+            if let Some(file) = cache.and_then(|cache| cache.read(&key, len)) {
+                return Ok((Piece::File(file), self.client.of_file));
+            }
+            let (own, of) = (Arc::clone(self), range.clone());
+            let fetched = wait(async move { own.client.retried(|| own.fetch(&of)).await });
+            let fetched = fetched.map_err(|error| {
+                let problem = format!("bytes {}..{}: {error}", range.start, range.end);
+                io::Error::new(error.kind(), problem)
+            })?;
+            if let Some(cache) = cache {
+                cache.write(&key, &fetched);
+            }
+            Ok((Piece::Memory(fetched), len))
+        })
     }
 
     /// Requests a range of the version that was opened. The store compares the range of the answer.

@@ -3,18 +3,16 @@
 mod shard;
 mod value;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytesize::ByteSize;
-use parking_lot::Mutex;
 use parquet::record::Field;
 use serde::de::DeserializeOwned;
 
+use crate::data::cache::Cache;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result, invalid};
 use shard::Shard;
@@ -68,7 +66,7 @@ pub struct ParquetDataset<T> {
     shards: Vec<Shard>,
     groups: Vec<RowGroup>,
     len: usize,
-    cache: Cache<Vec<Field>>,
+    cache: Cache<usize, Vec<Field>>,
     max_row_group: u64,
     sample: PhantomData<fn() -> T>,
 }
@@ -290,10 +288,7 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
             shards,
             groups,
             len,
-            cache: Cache {
-                room: self.cache.as_u64(),
-                entries: Mutex::default(),
-            },
+            cache: Cache::new(self.cache.as_u64()),
             max_row_group: self.max_row_group.as_u64(),
             sample: PhantomData,
         })
@@ -339,60 +334,5 @@ impl<T> fmt::Debug for ParquetDataset<T> {
         let mut dataset = f.debug_struct("ParquetDataset");
         dataset.field("files", &files).field("len", &self.len);
         dataset.finish_non_exhaustive()
-    }
-}
-
-/// Values by number, of which those used last are kept up to a number of bytes, and at least one.
-#[derive(Debug)]
-struct Cache<V> {
-    room: u64,
-    /// The one used last is the first.
-    entries: Mutex<VecDeque<(usize, Arc<Entry<V>>)>>,
-}
-
-#[derive(Debug)]
-struct Entry<V> {
-    /// Locked while it is loaded, so that other threads that need it wait instead of loading it too.
-    value: Mutex<Option<Arc<V>>>,
-    /// 0 until it is loaded.
-    bytes: AtomicU64,
-}
-
-impl<V> Cache<V> {
-    /// Returns a value that is kept, or loads it. `load` returns the value and its bytes.
-    fn get<E>(&self, key: usize, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<Arc<V>, E> {
-        let entry = self.entry(key);
-        let mut kept = entry.value.lock();
-        if let Some(value) = &*kept {
-            return Ok(Arc::clone(value));
-        }
-        let (value, bytes) = load()?;
-        let value = Arc::new(value);
-        *kept = Some(Arc::clone(&value));
-        drop(kept);
-        // Under this lock, so that no bytes change while they are summed up.
-        let mut entries = self.entries.lock();
-        entry.bytes.store(bytes, Relaxed);
-        // Those that were not used for the longest time are dropped.
-        let bytes = |(_, entry): &(usize, Arc<Entry<V>>)| entry.bytes.load(Relaxed);
-        let mut total: u64 = entries.iter().map(bytes).sum();
-        while total > self.room && entries.len() > 1 {
-            total -= entries.pop_back().as_ref().map_or(0, bytes);
-        }
-        Ok(value)
-    }
-
-    /// The entry of a key, which is the first then.
-    fn entry(&self, key: usize) -> Arc<Entry<V>> {
-        let mut entries = self.entries.lock();
-        let at = entries.iter().position(|(known, _)| *known == key);
-        let found = at.and_then(|at| entries.remove(at));
-        let empty = || Entry {
-            value: Mutex::new(None),
-            bytes: AtomicU64::new(0),
-        };
-        let entry = found.map_or_else(|| Arc::new(empty()), |(_, entry)| entry);
-        entries.push_front((key, Arc::clone(&entry)));
-        entry
     }
 }
