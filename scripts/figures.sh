@@ -83,7 +83,7 @@ case $name in
         target=${CARGO_TARGET_DIR:-target}
         python3 scripts/eight-billion.py "$target/debug/headroom" "$target/release/finetune" --table ;;
     at-size)
-        cargo bench --quiet "${as_release[@]}" --features object-store --locked --bench data -- ${is_quick:+--quick} objects |
+        cargo bench --quiet "${as_release[@]}" "${features[@]}" --features object-store --bench data -- ${is_quick:+--quick} objects |
             grep -o 'figure: .*' ;;
     house)
         bash scripts/count-api.sh

@@ -81,6 +81,13 @@ impl Default for Remote {
 
 impl Remote {
     /// Settings with the defaults: no cache on disk, 256 MiB of memory, 6 retries, 30 s for an answer.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// Remote::new().install()?; // as if nothing was installed
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
@@ -109,18 +116,39 @@ impl Remote {
 
     /// Sets how many bytes of pieces stay in memory; 256 MiB by default. Pieces from the cache on disk do not count: they are read from their
     /// files, of which up to 256 are open.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// Remote::new().memory(ByteSize::gib(2)).install()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn memory(mut self, most: ByteSize) -> Self {
         self.memory = most;
         self
     }
 
     /// Sets how long an answer may take, all of its bytes included; 30 s by default.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// Remote::new().timeout(std::time::Duration::from_secs(10)).install()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Sets how often a request that failed is repeated; 6 times by default.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// Remote::new().retries(0).install()?; // the first failure is an error
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
@@ -128,12 +156,26 @@ impl Remote {
 
     /// Sets the pause before a request is repeated for the first time; 100 ms by default. It doubles each time, up to 10 s, and a random part of up to
     /// half is taken off, so that the processes of a job do not ask all at once.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// Remote::new().pause(std::time::Duration::from_millis(20)).install()?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
     pub fn pause(mut self, pause: Duration) -> Self {
         self.pause = pause;
         self
     }
 
-    /// Uses these settings for all objects that this process opens from now on.
+    /// Uses these settings for all objects that this process opens from now on. Datasets that are open keep theirs.
+    ///
+    /// ```
+    /// # use candle_headroom::ByteSize;
+    /// # use candle_headroom::data::Remote;
+    /// let error = Remote::new().memory(ByteSize::mib(1)).install().unwrap_err();
+    /// assert!(error.is_data() && error.to_string().ends_with("got 1.0 MiB"), "{error}");
+    /// ```
     ///
     /// # Errors
     /// An [error of data](crate::Error::is_data) if the timeout is 0, if less than one piece of 4 MiB fits into the memory or the cache, or if the
