@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError};
 
-use crate::files::{self, read_exact_at};
+use crate::files;
 
 /// A safetensors file begins with the length of its header.
 const LENGTH: u64 = 8;
@@ -178,4 +178,25 @@ impl FixedFile {
         }
         Ok((data, metadata))
     }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buffer, at)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, buffer, at) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                buffer = &mut buffer[read..];
+                at += read as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::files;
@@ -46,14 +47,14 @@ impl Folder {
         self.folder.join(format!("{:016x}{MARK}", hasher.finish()))
     }
 
-    /// Opens the file of a piece, if it is there and intact.
-    pub(super) fn read(&self, key: &str, len: u64) -> Option<File> {
+    /// Reads a piece, if it is there and intact.
+    pub(super) fn read(&self, key: &str, len: u64) -> Option<Bytes> {
         let path = self.path(key);
         let file = files::open(&path).ok()?;
-        if is_intact(&file, key, len).is_ok_and(|is_intact| is_intact) {
+        if let Some(bytes) = read(&file, key, len).ok().flatten() {
             // By this the oldest are known. It is not possible in a folder of another user's.
             let _ = file.set_modified(SystemTime::now());
-            return Some(file);
+            return Some(bytes.into());
         }
         let path = path.display();
         tracing::warn!(%path, "a file of the cache is damaged: its piece is read again");
@@ -124,7 +125,6 @@ impl Folder {
             if total <= most {
                 break;
             }
-            // A process that has it open goes on reading it.
             let _ = fs::remove_file(path);
             total -= bytes;
         }
@@ -132,18 +132,17 @@ impl Folder {
     }
 }
 
-/// Reads a file once, by parts that stay in the processor's cache.
-fn is_intact(mut file: &File, key: &str, len: u64) -> io::Result<bool> {
-    let mut part = vec![0; PART.min(len as usize)];
-    let (mut hasher, mut rest) = (crc32fast::Hasher::new(), len);
-    while rest > 0 {
-        part.truncate(PART.min(rest as usize));
-        file.read_exact(&mut part)?;
-        hasher.update(&part);
-        rest -= part.len() as u64;
+/// Reads the file of a piece. What is read of it at once stays in the processor's cache until it is compared.
+fn read(mut file: &File, key: &str, len: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; len as usize];
+    let mut hasher = crc32fast::Hasher::new();
+    for part in bytes.chunks_mut(PART) {
+        file.read_exact(part)?;
+        hasher.update(part);
     }
     let mut end = Vec::new();
     file.take(key.len() as u64 + 5).read_to_end(&mut end)?;
     hasher.update(key.as_bytes());
-    Ok(end == [key.as_bytes(), &hasher.finalize().to_le_bytes()].concat())
+    let expected = [key.as_bytes(), &hasher.finalize().to_le_bytes()].concat();
+    Ok((end == expected).then_some(bytes))
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::Duration;
 
+use bytes::Bytes;
 use bytesize::ByteSize;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -16,7 +17,6 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use super::cache::Folder;
-use super::piece::{Key, PIECE, Piece};
 use crate::data::cache::Cache;
 use crate::error::{Result, invalid};
 
@@ -64,8 +64,11 @@ pub struct Remote {
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Pieces that are requested ahead of time, where they fit into half of the memory.
 const AHEAD: u64 = 4;
-/// Open files of the cache, at most.
-const FILES: u64 = 256;
+/// Bytes that are requested at once.
+pub(super) const PIECE: u64 = 4 << 20;
+
+/// The object's number, and that of the piece in it.
+pub(super) type Key = (u64, u64);
 
 impl Default for Remote {
     fn default() -> Self {
@@ -114,8 +117,7 @@ impl Remote {
         self
     }
 
-    /// Sets how many bytes of pieces stay in memory; 256 MiB by default. Pieces from the cache on disk do not count: they are read from their
-    /// files, of which up to 256 are open.
+    /// Sets how many bytes of pieces stay in memory, those from the cache on disk too; 256 MiB by default.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;
@@ -220,10 +222,8 @@ pub(super) fn wait<T: Send + 'static>(
 pub(super) struct Client {
     pub(super) settings: Remote,
     pub(super) cache: Option<Folder>,
-    pub(super) pieces: Cache<Key, Piece>,
+    pub(super) pieces: Cache<Key, Bytes>,
     pub(super) ahead: u64,
-    /// What an open file counts beside bytes in memory.
-    pub(super) of_file: u64,
     /// By scheme and host or bucket.
     stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
 }
@@ -250,7 +250,6 @@ impl Client {
             cache: cache.map(open).transpose()?,
             pieces: Cache::new(memory),
             ahead: AHEAD.min(memory / PIECE / 2),
-            of_file: memory / FILES,
             settings,
             stores: Mutex::default(),
         })

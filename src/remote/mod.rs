@@ -8,7 +8,6 @@ mod client;
 #[cfg(feature = "checkpoint")]
 mod folder;
 mod object;
-mod piece;
 
 pub use client::Remote;
 #[cfg(feature = "checkpoint")]

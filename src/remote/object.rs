@@ -7,8 +7,7 @@ use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
-use super::client::{Client, runtime, wait};
-use super::piece::{Key, PIECE, Piece};
+use super::client::{Client, Key, PIECE, runtime, wait};
 
 /// An object of which one version is read, by pieces.
 #[derive(Debug)]
@@ -70,12 +69,11 @@ impl Object {
             let (now, rest) = buffer.split_at_mut(len as usize);
             let within = at - range.start;
             self.read_ahead(index)?;
-            if self.piece(index)?.read_at(now, within).is_err() {
-                // Somebody has cut the cache's file, which is checked anew.
-                let key = self.key(index);
-                self.client.pieces.forget(|other| other == key);
-                self.piece(index)?.read_at(now, within)?;
-            }
+            let piece = self.piece(index)?;
+            let bytes = piece
+                .get(within as usize..)
+                .and_then(|it| it.get(..now.len()));
+            now.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
             (buffer, at) = (rest, at + len);
         }
         Ok(())
@@ -106,7 +104,7 @@ impl Object {
     }
 
     /// Waits for a piece.
-    fn piece(self: &Arc<Self>, index: u64) -> io::Result<Arc<Piece>> {
+    fn piece(self: &Arc<Self>, index: u64) -> io::Result<Arc<Bytes>> {
         self.client.pieces.get(self.key(index), || {
             let (cache, range) = (self.client.cache.as_ref(), self.range(index));
             let key = format!(
@@ -114,8 +112,8 @@ impl Object {
                 self.url, self.etag, self.len
             );
             let len = range.end - range.start;
-            if let Some(file) = cache.and_then(|cache| cache.read(&key, len)) {
-                return Ok((Piece::File(file), self.client.of_file));
+            if let Some(bytes) = cache.and_then(|cache| cache.read(&key, len)) {
+                return Ok((bytes, len));
             }
             let (own, of) = (Arc::clone(self), range.clone());
             let fetched = wait(async move { own.client.retried(|| own.fetch(&of)).await });
@@ -126,7 +124,7 @@ impl Object {
             if let Some(cache) = cache {
                 cache.write(&key, &fetched);
             }
-            Ok((Piece::Memory(fetched), len))
+            Ok((fetched, len))
         })
     }
 

@@ -238,7 +238,7 @@ fn reading_ahead_is_bounded() {
         let at = (index * PIECE) as u64;
         assert!(file.read(at..at + 10).unwrap() == content[index * PIECE..][..10]);
     };
-    [7, 3, 11, 0].map(piece);
+    [7, 3, 11, 0].into_iter().for_each(piece);
     assert_eq!(SERVER.requests(path).len(), 5, "the header and four pieces");
     piece(1);
     piece(1);
@@ -288,7 +288,7 @@ proptest! {
         SERVER.fail(path, faults.clone());
         let file = with(quick(), || FixedFile::open(Path::new(&SERVER.url(path))));
         let Ok(file) = file else { return Ok(()) };
-        let is_new = faults.iter().any(|it| *it == (0, Fault::Replaced));
+        let is_new = faults.contains(&(0, Fault::Replaced));
         for (one, other) in ranges {
             let (one, other) = (one.index(len + 1), other.index(len + 1));
             let (start, end) = (one.min(other), one.max(other));
