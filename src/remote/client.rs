@@ -195,7 +195,6 @@ static CURRENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(2).thread_name("headroom-objects");
-    builder.max_blocking_threads(AHEAD as usize);
     builder.enable_all().build()
 });
 
@@ -224,6 +223,8 @@ pub(super) struct Client {
     pub(super) cache: Option<Folder>,
     pub(super) pieces: Cache<Key, Bytes>,
     pub(super) ahead: u64,
+    /// A clone for each piece that is loaded ahead.
+    pub(super) loading: Arc<()>,
     /// By scheme and host or bucket.
     stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
 }
@@ -250,6 +251,7 @@ impl Client {
             cache: cache.map(open).transpose()?,
             pieces: Cache::new(memory),
             ahead: AHEAD.min(memory / PIECE / 2),
+            loading: Arc::default(),
             settings,
             stores: Mutex::default(),
         })

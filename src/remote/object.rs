@@ -95,9 +95,17 @@ impl Object {
         if is_next && pieces.holds(self.key(index - 1)) {
             let end = self.len.div_ceil(PIECE).min(index + 1 + self.client.ahead);
             for next in (index + 1..end).filter(|next| !pieces.holds(self.key(*next))) {
+                // These threads look up names of hosts too, so that they must not all wait for answers.
+                let loading = Arc::clone(&self.client.loading);
+                if Arc::strong_count(&loading) as u64 > self.client.ahead + 1 {
+                    break;
+                }
                 let own = Arc::clone(self);
                 // Whoever needs it sees its failure, and tries again.
-                runtime()?.spawn_blocking(move || own.piece(next).is_ok());
+                runtime()?.spawn_blocking(move || {
+                    let _loading = loading;
+                    own.piece(next).is_ok()
+                });
             }
         }
         Ok(())
