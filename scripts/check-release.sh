@@ -14,7 +14,7 @@ target="${CARGO_TARGET_DIR:-$cache/target}"
 export PATH="$cache/tools/bin:$PATH"
 skipped=()
 # What builds without NVIDIA's compiler and an MPI library.
-features=image,layers,metrics,nvtx,parquet,testing
+features=image,layers,metrics,nvtx,object-store,parquet,testing
 
 # install PACKAGE VERSION [OPTION…]
 install() {

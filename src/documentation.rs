@@ -58,6 +58,8 @@ pages! {
         evaluate "evaluate"
         feed_the_gpu "feed-the-gpu"
         large_data "large-data"
+        #[cfg(any(feature = "object-store", not(doctest)))] // its program needs the feature
+        object_stores "object-stores"
         resume_after_preemption "resume-after-preemption"
         from_tensorflow "from-tensorflow"
         from_pytorch "from-pytorch"

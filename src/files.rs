@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use atomic_write_file::AtomicWriteFile;
 
@@ -49,6 +49,26 @@ pub(crate) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_name = matches!(parts.next(), Some(Component::Normal(only)) if only == name);
     is_name && parts.next().is_none()
+}
+
+/// The text of a path that is a URL of an object.
+pub(crate) fn url(path: &Path) -> Option<&str> {
+    let url = path.to_str()?;
+    let (scheme, _) = url.split_once("://")?;
+    ["gs", "http", "https", "s3"]
+        .contains(&scheme)
+        .then_some(url)
+}
+
+/// A path as it may be shown: a URL without a query, which may be a signature, and without a password.
+pub(crate) fn shown(path: &Path) -> PathBuf {
+    let Some((scheme, rest)) = url(path).and_then(|url| url.split_once("://")) else {
+        return path.to_owned();
+    };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/{key}").into()
 }
 
 /// Writes all bytes. Beyond the limit on the size of files (`ulimit -f`) that is an error, also where Linux would end the process by

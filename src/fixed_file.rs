@@ -18,14 +18,23 @@ const LENGTH: u64 = 8;
 /// The longest header of a safetensors file, as the crate `safetensors` has it.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// An open regular file with the length and the modification time that it had when it was opened. It is never mapped: an error of the
-/// disk, or a file that becomes shorter, would be a signal that ends the process.
+/// An open regular file with the length and the modification time that it had when it was opened, or one version of an object at a URL. A file
+/// is never mapped: an error of the disk, or a file that becomes shorter, would be a signal that ends the process.
 #[derive(Debug)]
 pub struct FixedFile {
     path: PathBuf,
-    file: File,
     len: u64,
-    modified: Option<SystemTime>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    File {
+        file: File,
+        modified: Option<SystemTime>,
+    },
+    #[cfg(feature = "object-store")]
+    Object(std::sync::Arc<crate::remote::Object>),
 }
 
 /// A tensor of a safetensors file, by its header, which agrees with itself: the range has the bytes of this shape and type.
@@ -39,6 +48,9 @@ pub struct StoredTensor {
 
 impl FixedFile {
     pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(url) = files::url(path) {
+            return Self::open_url(path, url);
+        }
         let file = files::open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -46,10 +58,28 @@ impl FixedFile {
         }
         Ok(Self {
             path: path.to_owned(),
-            file,
             len: metadata.len(),
-            modified: metadata.modified().ok(),
+            content: Content::File {
+                file,
+                modified: metadata.modified().ok(),
+            },
         })
+    }
+
+    #[cfg(feature = "object-store")]
+    fn open_url(path: &Path, url: &str) -> io::Result<Self> {
+        let object = crate::remote::Object::open(url)?;
+        Ok(Self {
+            path: path.to_owned(),
+            len: object.len(),
+            content: Content::Object(object),
+        })
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    fn open_url(_: &Path, _: &str) -> io::Result<Self> {
+        let problem = "is a URL: build candle-headroom with the feature `object-store`";
+        Err(io::Error::new(ErrorKind::Unsupported, problem))
     }
 
     pub fn path(&self) -> &Path {
@@ -65,7 +95,12 @@ impl FixedFile {
     /// Fills a buffer with the bytes from a position on. [`check`](Self::check) says afterwards whether they are those of the file that
     /// was opened.
     pub(crate) fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
-        read_exact_at(&self.file, buffer, at).map_err(|error| self.check().err().unwrap_or(error))
+        let read = match &self.content {
+            Content::File { file, .. } => read_exact_at(file, buffer, at),
+            #[cfg(feature = "object-store")]
+            Content::Object(object) => return object.read_at(buffer, at),
+        };
+        read.map_err(|error| self.check().err().unwrap_or(error))
     }
 
     /// Returns the bytes of a range, of a file that has not changed.
@@ -84,11 +119,16 @@ impl FixedFile {
         Ok(bytes)
     }
 
-    /// Checks that the file still has the length and the modification time that it had when it was opened.
+    /// Checks that the file still has the length and the modification time that it had when it was opened. Of an object no other version is read.
     pub(crate) fn check(&self) -> io::Result<()> {
-        let now = self.file.metadata()?;
+        let (file, modified) = match &self.content {
+            Content::File { file, modified } => (file, modified),
+            #[cfg(feature = "object-store")]
+            Content::Object(_) => return Ok(()),
+        };
+        let now = file.metadata()?;
         let change = match now.len() == self.len {
-            true if now.modified().ok() == self.modified => return Ok(()),
+            true if now.modified().ok() == *modified => return Ok(()),
             true => "it was written".to_owned(),
             false => format!("it has {} bytes, had {}", now.len(), self.len),
         };

@@ -77,6 +77,7 @@
 //! | `distributed` (default) | [`distributed`]: several GPUs and machines train one model |
 //! | `nn` (default) | [`nn`]: layers with a backward pass, recomputation, audits of gradients |
 //! | `parquet` | [`data`]: Parquet files as datasets |
+//! | `object-store` | datasets and checkpoints in S3, Google Cloud Storage (untested) and behind HTTP |
 //! | `image` | [`data`]: folders of images as datasets |
 //! | `layers` | `layers`: which layers hold the memory |
 //! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
@@ -179,6 +180,8 @@ mod regions;
 #[cfg(not(feature = "nn"))]
 #[path = "regions/disabled.rs"]
 mod regions;
+#[cfg(feature = "object-store")]
+mod remote;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]

@@ -1,11 +1,16 @@
 //! Reading samples, against the plain work that it cannot do without.
 //!
-//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting`, `memory`, `index` or `blocks`. The part
-//! `index-of-a-billion` runs only if it is asked for: it writes a file of 2 GB.
+//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting`, `memory`, `index`, `blocks` or, with the feature
+//! `object-store`, `objects`. The part `index-of-a-billion` runs only if it is asked for: it writes a file of 2 GB.
 
 mod blocks;
 mod index;
 mod loader;
+#[cfg(feature = "object-store")]
+mod objects;
+#[cfg(feature = "object-store")]
+#[path = "../../tests/objects/server.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;
@@ -15,12 +20,14 @@ use support::{is_quick, measures_with_steady_heap};
 
 type Part = fn(bool) -> anyhow::Result<()>;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: &[(&str, Part)] = &[
     ("tokens", tokens::compare),
     ("waiting", loader::waiting),
     ("memory", loader::memory),
     ("index", index::of_a_part),
     ("blocks", blocks::compare),
+    #[cfg(feature = "object-store")]
+    ("objects", objects::compare),
 ];
 
 #[global_allocator]

@@ -14,9 +14,9 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::support::{Contender, alternate, figure};
 
-const WINDOW: usize = 1_025;
-const STRIDE: usize = 1_024;
-const SAMPLES: usize = 64;
+pub const WINDOW: usize = 1_025;
+pub const STRIDE: usize = 1_024;
+pub const SAMPLES: usize = 64;
 
 pub fn write(path: &Path, bytes: usize) -> anyhow::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);

@@ -32,6 +32,8 @@ pub struct CheckpointsBuilder {
     folder: PathBuf,
     settings: Settings,
     group: Option<Group>,
+    #[cfg(feature = "object-store")]
+    upload_to: Option<String>,
 }
 
 impl Checkpoints {
@@ -67,8 +69,11 @@ impl Checkpoints {
                 shard_bytes: 5_000_000_000,
                 in_background: true,
                 signals: Vec::new(),
+                upload: None,
             },
             group: None,
+            #[cfg(feature = "object-store")]
+            upload_to: None,
         }
     }
 }
@@ -320,6 +325,29 @@ impl CheckpointsBuilder {
         self
     }
 
+    /// Copies each checkpoint to this folder of a bucket, such as `s3://bucket/run-7`; behind the feature `object-store`.
+    ///
+    /// A checkpoint is complete on the disk before it is copied, and its manifest is the last object that is written. A copy that fails is a save
+    /// that [failed](super::Saving::Failed): it is tried again. Of the copies the newest stay, as many as [`keep_last`](Self::keep_last) says, and those that
+    /// the run's folder has, such as the best.
+    ///
+    /// [`open`](Self::open) copies the newest checkpoint back if the run's folder has none that is as new, as on another machine. Copies
+    /// are compared with the checksums of their manifest; one that is damaged is skipped for the one before. Credentials, timeouts and retries are
+    /// those of [`Remote`](crate::data::Remote).
+    ///
+    /// ```no_run
+    /// use candle_headroom::checkpoint::Checkpoints;
+    ///
+    /// let builder = Checkpoints::builder("/scratch/run-7").upload_to("s3://bucket/run-7");
+    /// let mut checkpoints = builder.every_updates(1000).open()?; // `resume` continues from the bucket
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    #[cfg(feature = "object-store")]
+    pub fn upload_to(mut self, url: impl Into<String>) -> Self {
+        self.upload_to = Some(url.into());
+        self
+    }
+
     /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
     ///
     /// ```
@@ -337,9 +365,21 @@ impl CheckpointsBuilder {
     ///   signal cannot be waited for on this system.
     /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, and `File` if it cannot be created or written, or
     ///   its `.lock` is a link.
+    /// - Where checkpoints are copied to a bucket, `File` if the bucket cannot be reached, and `NoneIntact` if all copies are damaged and the
+    ///   folder has no checkpoint.
     /// - In a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
-    pub fn open(self) -> Result<Checkpoints> {
+    #[cfg_attr(
+        not(feature = "object-store"),
+        expect(unused_mut, reason = "there is no URL to open")
+    )]
+    pub fn open(mut self) -> Result<Checkpoints> {
         let checked = self.check();
+        #[cfg(feature = "object-store")]
+        let checked = checked.and_then(|()| {
+            let upload = self.upload_to.as_deref().map(super::remote::Upload::new);
+            self.settings.upload = upload.transpose()?;
+            Ok(())
+        });
         Checkpoints::open(&self.folder, self.settings, self.group, checked)
     }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::checkpoint::{get, unusable};
 use super::folder::{Folder, Keep, checkpoints};
 use super::outcome::{Resumed, Saving, Stopped, is_of_saving, shared};
+use super::remote::Upload;
 use super::schedule::Schedule;
 use super::signals::{Signal, Watch};
 use super::writer::Writer;
@@ -28,6 +29,7 @@ pub(super) struct Settings {
     pub(super) every_updates: Option<u64>,
     pub(super) every_duration: Option<Duration>,
     pub(super) keep: Keep,
+    pub(super) upload: Option<Upload>,
     pub(super) shard_bytes: u64,
     pub(super) in_background: bool,
     pub(super) signals: Vec<Signal>,
@@ -112,6 +114,9 @@ impl Checkpoints {
             true => Folder::open(folder)?,
             false => Folder::of_other(folder),
         };
+        if let Some(upload) = settings.upload.as_ref().filter(|_| is_writer) {
+            upload.fetch(&folder.path)?;
+        }
         let signals = Watch::start(&settings.signals)
             .map_err(|error| invalid!(Checkpoint, "`on_signals` is not possible here: {error}"))?;
         Ok(Self {

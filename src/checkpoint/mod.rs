@@ -93,6 +93,11 @@ mod folder;
 mod load;
 mod model;
 mod outcome;
+#[cfg(not(feature = "object-store"))]
+#[path = "no_remote.rs"]
+mod remote;
+#[cfg(feature = "object-store")]
+mod remote;
 mod resume;
 mod save;
 mod schedule;

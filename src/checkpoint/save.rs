@@ -74,8 +74,9 @@ impl Checkpoints {
         if !snapshot.is_copy {
             return self.write(&snapshot);
         }
-        let (step, keep) = (snapshot.step, self.settings.keep.clone());
-        match self.writer.start(snapshot, &self.folder.path, keep) {
+        let (step, folder) = (snapshot.step, &self.folder.path);
+        let (keep, upload) = (self.settings.keep.clone(), self.settings.upload.clone());
+        match self.writer.start(snapshot, folder, keep, upload) {
             Ok(()) => Ok(Saving::Started),
             Err(error) => self.ended(step, Err(error)),
         }
@@ -93,7 +94,8 @@ impl Checkpoints {
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> Result<Saving> {
-        let path = write_and_rotate(snapshot, &self.folder.path, &self.settings.keep);
+        let (keep, upload) = (&self.settings.keep, self.settings.upload.as_ref());
+        let path = write_and_rotate(snapshot, &self.folder.path, keep, upload);
         self.ended(snapshot.step, path)
     }
 

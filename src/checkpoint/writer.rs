@@ -8,6 +8,7 @@ use super::checkpoint::Checkpoint;
 use super::document::{Fingerprint, MANIFEST, Manifest};
 use super::files::{NewFile, rename, sync_folder};
 use super::folder::{Keep, Partial, newest};
+use super::remote::Upload;
 use super::snapshot::{SavedFile, Snapshot};
 use crate::error::{Error, Result, invalid};
 
@@ -47,10 +48,11 @@ impl Writer {
         mut snapshot: Snapshot,
         folder: &Path,
         keep: Keep,
+        upload: Option<Upload>,
     ) -> Result<()> {
         let (step, folder) = (snapshot.step, folder.to_owned());
         let work = move || {
-            let path = write_and_rotate(&snapshot, &folder, &keep);
+            let path = write_and_rotate(&snapshot, &folder, &keep, upload.as_ref());
             (std::mem::take(&mut snapshot.buffer), path)
         };
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
@@ -86,11 +88,20 @@ fn failed(problem: &str) -> Error {
     )
 }
 
-/// Removes older checkpoints once the new one is on the disk. That they could not be removed is no reason to write it again.
-pub(super) fn write_and_rotate(snapshot: &Snapshot, folder: &Path, keep: &Keep) -> Result<PathBuf> {
+/// Removes older checkpoints once the new one is on the disk, and copies it where copies are asked for. That older ones could not be removed is no
+/// reason to write it again.
+pub(super) fn write_and_rotate(
+    snapshot: &Snapshot,
+    folder: &Path,
+    keep: &Keep,
+    upload: Option<&Upload>,
+) -> Result<PathBuf> {
     let path = write(snapshot, folder)?;
     if let Err(error) = keep.rotate(folder, snapshot.step) {
         tracing::warn!(%error, "an older checkpoint stays");
+    }
+    if let Some(upload) = upload {
+        upload.copy(&path, keep)?;
     }
     Ok(path)
 }

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Values by number, of which those used last are kept up to a number of bytes, and at least one.
+/// Values by a key, of which those used last are kept up to a number of bytes, and at least one.
 #[derive(Debug)]
-pub(super) struct Cache<V> {
+pub(crate) struct Cache<K, V> {
     room: u64,
     /// The one used last is the first.
-    entries: Mutex<VecDeque<(usize, Arc<Entry<V>>)>>,
+    entries: Mutex<VecDeque<(K, Arc<Entry<V>>)>>,
 }
 
 #[derive(Debug)]
@@ -20,16 +20,16 @@ struct Entry<V> {
     bytes: AtomicU64,
 }
 
-impl<V> Cache<V> {
-    pub(super) fn new(room: u64) -> Self {
+impl<K: Copy + PartialEq, V> Cache<K, V> {
+    pub(crate) fn new(room: u64) -> Self {
         let entries = Mutex::default();
         Self { room, entries }
     }
 
     /// Returns a value that is kept, or loads it. `load` returns the value and its bytes, at least one.
-    pub(super) fn get<E>(
+    pub(crate) fn get<E>(
         &self,
-        key: usize,
+        key: K,
         load: impl FnOnce() -> Result<(V, u64), E>,
     ) -> Result<Arc<V>, E> {
         let entry = self.entry(key);
@@ -62,8 +62,19 @@ impl<V> Cache<V> {
         Ok(value)
     }
 
+    /// Whether a value is there, or is being loaded.
+    #[cfg(feature = "object-store")]
+    pub(crate) fn holds(&self, key: K) -> bool {
+        self.entries.lock().iter().any(|(known, _)| *known == key)
+    }
+
+    #[cfg(feature = "object-store")]
+    pub(crate) fn forget(&self, is_gone: impl Fn(K) -> bool) {
+        self.entries.lock().retain(|(key, _)| !is_gone(*key));
+    }
+
     /// The entry of a key, which is the first then.
-    fn entry(&self, key: usize) -> Arc<Entry<V>> {
+    fn entry(&self, key: K) -> Arc<Entry<V>> {
         let mut entries = self.entries.lock();
         let at = entries.iter().position(|(known, _)| *known == key);
         let found = at.and_then(|at| entries.remove(at));

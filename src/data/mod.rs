@@ -44,7 +44,7 @@
 //!   [bytes](LoaderBuilder::ahead_bytes), and while the host's [memory limit](LoaderBuilder::memory) leaves room. The batch that training waits
 //!   for is always read.
 
-mod cache;
+pub(crate) mod cache;
 mod check;
 mod collate;
 mod dataset;
@@ -73,6 +73,8 @@ use crate::fixed_file::FixedFile;
 pub use self::parquet::{ParquetBuilder, ParquetDataset};
 pub use self::safetensors::{SafetensorsBuilder, SafetensorsDataset};
 pub use crate::batch::Position;
+#[cfg(feature = "object-store")]
+pub use crate::remote::Remote;
 pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
 pub use dataset::{Concat, Dataset, Items, TensorDataset};

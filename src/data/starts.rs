@@ -21,7 +21,7 @@ pub(super) struct Starts<T> {
     len: usize,
     /// An even number.
     most: usize,
-    found: Cache<Vec<T>>,
+    found: Cache<usize, Vec<T>>,
 }
 
 impl<T: Copy> Starts<T> {

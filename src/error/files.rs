@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::training::listed;
+use crate::files::shown;
 
 /// Samples cannot be read, or a loader does not continue a saved run. Settings that cannot be used, batches that are not what was declared, and
 /// panics are [`Invalid`](super::Invalid); [`is_data`](super::Error::is_data) holds for both.
@@ -75,7 +76,7 @@ impl DataError {
         problem: impl Into<String>,
     ) -> Self {
         Self::File {
-            path: path.to_owned(),
+            path: shown(path),
             offset: offset.into(),
             problem: problem.into(),
             reason: None,
@@ -84,7 +85,7 @@ impl DataError {
 
     pub(crate) fn io(path: &Path, offset: impl Into<Option<u64>>, reason: io::Error) -> Self {
         Self::File {
-            path: path.to_owned(),
+            path: shown(path),
             offset: offset.into(),
             problem: reason.to_string(),
             reason: Some(reason),
@@ -239,7 +240,7 @@ pub enum CheckpointError {
 impl CheckpointError {
     /// An error of the operating system, for `map_err`.
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
+        let path = shown(path);
         move |reason| Self::File {
             action,
             path,

@@ -69,7 +69,7 @@ pub struct ParquetDataset<T> {
     shards: Vec<Shard>,
     groups: Vec<RowGroup>,
     len: usize,
-    cache: Cache<Vec<Field>>,
+    cache: Cache<usize, Vec<Field>>,
     max_row_group: u64,
     sample: PhantomData<fn() -> T>,
 }

@@ -1,0 +1,170 @@
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+
+use super::client::{Client, Key, PIECE, runtime, wait};
+
+/// An object of which one version is read, by pieces.
+#[derive(Debug)]
+pub(crate) struct Object {
+    client: Arc<Client>,
+    store: Arc<dyn ObjectStore>,
+    place: Path,
+    url: String,
+    etag: String,
+    len: u64,
+    /// Among those of this process.
+    number: u64,
+    /// The piece that was read last.
+    last: AtomicU64,
+}
+
+impl Object {
+    pub(crate) fn open(url: &str) -> io::Result<Arc<Self>> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+        let client = Client::current()?;
+        let (store, place) = client.find(url)?;
+        let (of, by, at) = (Arc::clone(&client), Arc::clone(&store), place.clone());
+        let found = wait(async move { of.retried(|| by.head(&at)).await })?;
+        let etag = found.e_tag.filter(|etag| !etag.starts_with("W/"));
+        let etag = etag.ok_or_else(|| {
+            io::Error::new(
+                ErrorKind::Unsupported,
+                "the server states no strong ETag, by which a change would be noticed: copy the object to a disk or to another server",
+            )
+        })?;
+        Ok(Arc::new(Self {
+            client,
+            store,
+            place,
+            url: url.to_owned(),
+            etag,
+            len: found.size,
+            number: NUMBER.fetch_add(1, Relaxed),
+            last: AtomicU64::new(u64::MAX),
+        }))
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills a buffer with the bytes from a position on.
+    pub(crate) fn read_at(self: &Arc<Self>, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
+        let end = at.saturating_add(buffer.len() as u64);
+        if end > self.len {
+            let problem = format!("ends at byte {}, before byte {end}", self.len);
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, problem));
+        }
+        while !buffer.is_empty() {
+            let index = at / PIECE;
+            let range = self.range(index);
+            let len = (range.end - at).min(buffer.len() as u64);
+            let (now, rest) = buffer.split_at_mut(len as usize);
+            let within = at - range.start;
+            self.read_ahead(index)?;
+            let piece = self.piece(index)?;
+            let bytes = piece
+                .get(within as usize..)
+                .and_then(|it| it.get(..now.len()));
+            now.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
+            (buffer, at) = (rest, at + len);
+        }
+        Ok(())
+    }
+
+    fn key(&self, index: u64) -> Key {
+        (self.number, index)
+    }
+
+    fn range(&self, index: u64) -> Range<u64> {
+        let start = index * PIECE;
+        start..(start + PIECE).min(self.len)
+    }
+
+    /// Begins to load the pieces that follow, where reading goes on from the piece before into this one.
+    fn read_ahead(self: &Arc<Self>, index: u64) -> io::Result<()> {
+        let pieces = &self.client.pieces;
+        let is_next = index > 0 && self.last.swap(index, Relaxed) != index;
+        if is_next && pieces.holds(self.key(index - 1)) {
+            let end = self.len.div_ceil(PIECE).min(index + 1 + self.client.ahead);
+            for next in (index + 1..end).filter(|next| !pieces.holds(self.key(*next))) {
+                // These threads look up names of hosts too, so that they must not all wait for answers.
+                let loading = Arc::clone(&self.client.loading);
+                if Arc::strong_count(&loading) as u64 > self.client.ahead + 1 {
+                    break;
+                }
+                let own = Arc::clone(self);
+                // Whoever needs it sees its failure, and tries again.
+                runtime()?.spawn_blocking(move || {
+                    let _loading = loading;
+                    own.piece(next).is_ok()
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a piece.
+    fn piece(self: &Arc<Self>, index: u64) -> io::Result<Arc<Bytes>> {
+        self.client.pieces.get(self.key(index), || {
+            let (cache, range) = (self.client.cache.as_ref(), self.range(index));
+            let key = format!(
+                "{}\n{}\n{}\n{index} of {PIECE}",
+                self.url, self.etag, self.len
+            );
+            let len = range.end - range.start;
+            if let Some(bytes) = cache.and_then(|cache| cache.read(&key, len)) {
+                return Ok((bytes, len));
+            }
+            let (own, of) = (Arc::clone(self), range.clone());
+            let fetched = wait(async move { own.client.retried(|| own.fetch(&of)).await });
+            let fetched = fetched.map_err(|error| {
+                let problem = format!("bytes {}..{}: {error}", range.start, range.end);
+                io::Error::new(error.kind(), problem)
+            })?;
+            if let Some(cache) = cache {
+                cache.write(&key, &fetched);
+            }
+            Ok((fetched, len))
+        })
+    }
+
+    /// Requests a range of the version that was opened. The store compares the range of the answer.
+    async fn fetch(&self, range: &Range<u64>) -> object_store::Result<Bytes> {
+        let options = GetOptions {
+            if_match: Some(self.etag.clone()),
+            range: Some(GetRange::Bounded(range.clone())),
+            ..GetOptions::default()
+        };
+        let found = self.store.get_opts(&self.place, options).await?;
+        if found.meta.e_tag.as_ref() != Some(&self.etag) || found.meta.size != self.len {
+            return Err(Error::Precondition {
+                path: String::new(),
+                source: "another version".into(),
+            });
+        }
+        let bytes = found.bytes().await?;
+        match bytes.len() as u64 == range.end - range.start {
+            true => Ok(bytes),
+            false => Err(Error::Generic {
+                store: "",
+                source: format!("the answer has {} bytes", bytes.len()).into(),
+            }),
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.client
+            .pieces
+            .forget(|(number, _)| number == self.number);
+    }
+}
