@@ -85,6 +85,8 @@ case $name in
     at-size)
         HEADROOM_HISTORIES=${HEADROOM_HISTORIES:-$([ -n "$is_quick" ] && echo 300 || echo 10000)} tests library data::interruptions::each_sample
         cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- ${is_quick:+--quick} blocks index | grep -o 'figure: .*'
+        cargo bench --quiet "${as_release[@]}" "${features[@]}" --features object-store --bench data -- ${is_quick:+--quick} objects |
+            grep -o 'figure: .*'
         tests ranks sizes::
         cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench scale -- --quick | grep -o 'figure: .*'
         bash scripts/count-api.sh | grep code_lines

@@ -42,6 +42,9 @@ impl Surroundings {
     }
 
     #[inline]
+    pub(crate) fn walk_back(&self) {}
+
+    #[inline]
     pub(crate) fn around<T>(&self, work: impl FnOnce() -> T) -> T {
         work()
     }

@@ -4,6 +4,7 @@
 //! outputs and the closure. The second run has the random numbers of the first one, and is compared with it, so a closure that does
 //! something else is an error and not a wrong gradient.
 
+mod error;
 mod offload;
 mod region;
 mod scope;
@@ -13,9 +14,9 @@ mod tiles;
 use candle_core::Result;
 
 use crate::seed::{derive, seeded};
+pub use error::{RecomputeError, SecondRun};
 pub use offload::{Offload, OffloadStats};
 use region::record;
-pub use region::{RecomputeError, SecondRun};
 pub(crate) use scope::note_logits;
 pub use scope::{Held, Watched, is_recomputing, watch};
 pub use tensors::{RegionInputs, RegionOutputs};

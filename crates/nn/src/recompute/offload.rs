@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::region::RecomputeError;
+use super::error::RecomputeError;
 use super::scope::is_within;
 use crate::graph::{address, is_output};
 use crate::kernel::cuda::{Away, Host, Stays};
