@@ -1,10 +1,14 @@
 //! Sums and copies of tensors that users ask for.
 
+use std::thread::{self, sleep};
+use std::time::Duration;
+
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::distributed::Group;
+use candle_headroom::distributed::{Group, Operation};
+use candle_headroom::testing::{collectives, watch};
 use candle_headroom::{AdaptiveTrainer, Error, Sgd, process_batches};
 
-use crate::launch::together;
+use crate::launch::{is_rank, mpirun, text, together};
 use crate::model::Model;
 
 #[test]
@@ -141,4 +145,56 @@ fn a_rank_without_samples_takes_part_in_an_evaluation() {
         let processed = process_batches(&own, 2, |x| x.sum_all()?.to_scalar::<f32>());
         assert_eq!(group.collect(processed).expect("results"), [1., 2., 3.]);
     });
+}
+
+/// Rank 1 gives up a sum and writes into its tensor, while rank 3, which was stopped in the sum, has yet to get the result from it.
+#[test]
+fn what_a_rank_writes_after_an_error_reaches_no_other() {
+    if !is_rank() {
+        let output = mpirun(4, &["--enable-recovery"]);
+        let (printed, all) = (String::from_utf8_lossy(&output.stdout), text(&output));
+        let others = printed.matches("a sum or an error").count();
+        assert_eq!(
+            (others, printed.contains("rank 1 gave up")),
+            (3, true),
+            "{all}"
+        );
+        return;
+    }
+    let group = Group::builder().timeout(Duration::from_secs(3)).open();
+    let group = group.expect("a group");
+    // Long enough that Open MPI reads it from the sender's memory.
+    let tensor = Tensor::ones(1024, DType::F32, &Device::Cpu).expect("a tensor");
+    let engine = collectives(&group, &Device::Cpu).expect("an engine");
+    let processes = group.gather(&std::process::id().to_le_bytes());
+    let process = processes.expect("processes")[3].as_slice().try_into();
+    let process = i32::from_le_bytes(process.expect("a number"));
+    let until = watch(&group, "a sum");
+    match group.rank() {
+        0 => drop(thread::spawn(move || {
+            for (seconds, signal) in [(1, libc::SIGSTOP), (5, libc::SIGCONT)] {
+                sleep(Duration::from_secs(seconds));
+                // SAFETY: the call takes two numbers.
+                unsafe { libc::kill(process, signal) };
+            }
+        })),
+        2 => sleep(Duration::from_secs(2)),
+        _ => {}
+    }
+    let operation = Operation::AllReduce { factor: 1. };
+    let engine = engine.expect("several ranks");
+    let done = engine.exchange(&tensor, operation, &until);
+    if group.rank() == 1 {
+        done.expect_err("rank 3 is stopped");
+        let other = Tensor::full(-7f32, 1024, &Device::Cpu).expect("a tensor");
+        tensor.slice_set(&other, 0, 0).expect("a write");
+        println!("rank 1 gave up");
+    } else {
+        let values = tensor.to_vec1::<f32>().expect("values");
+        let is_sum = values.iter().all(|value| *value == 4.);
+        assert!(done.is_err() || is_sum, "{:?}", values.first());
+        println!("a sum or an error");
+    }
+    // Until the last has looked.
+    sleep(Duration::from_secs(8));
 }

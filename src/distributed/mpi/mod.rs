@@ -98,7 +98,7 @@ impl Mpi {
         let engine = Engine {
             library: Arc::clone(self),
             control: Arc::clone(control),
-            sent: Mutex::default(),
+            buffers: Mutex::default(),
         };
         match device {
             Device::Cpu => Arc::new(engine),
@@ -130,8 +130,9 @@ const BUCKET: usize = 1 << 20;
 struct Engine {
     library: Arc<Mpi>,
     control: Arc<Control>,
-    /// What MPI reads while it writes the bucket.
-    sent: Mutex<Vec<u64>>,
+    /// What MPI reads, and what it writes. Other ranks may read both, also after this one has got an error, so a tensor's own memory, which the
+    /// program may write then, is never among them.
+    buffers: Mutex<[Vec<u64>; 2]>,
 }
 
 impl Collectives for Engine {
@@ -156,8 +157,6 @@ impl Collectives for Engine {
             watch,
         });
         done.map_err(|error| {
-            // MPI may still hold the addresses, so the memory is never freed.
-            mem::forget(buffer.clone());
             let error = Error::from(error);
             self.control.fail(&error.to_string());
             error
@@ -191,75 +190,100 @@ impl Call<'_> {
                 "{elements} elements cannot be cut into {size} pieces"
             )));
         }
-        // Copies move bytes; sums know the type.
-        let (unit, count) = match (operation, dtype) {
-            (Operation::AllReduce { .. }, DType::F32) => (f32::equivalent_datatype(), elements),
-            (Operation::AllReduce { .. }, DType::F64) => (f64::equivalent_datatype(), elements),
-            (Operation::AllReduce { .. }, _) => {
-                return Err(wrong(format!("no sum of type {dtype:?}")));
-            }
-            (Operation::Broadcast { .. }, _) => (u8::equivalent_datatype(), bytes.len()),
-            _ => (u8::equivalent_datatype(), bytes.len() / size),
-        };
-        let unit = unit.as_raw();
         if let Operation::Broadcast { from } = operation {
-            // MPI counts in C's `int`.
-            const MOST: usize = 1 << 30;
             let root = c_int::try_from(from).map_err(|e| wrong(e.to_string()))?;
-            for part in bytes.chunks_mut(MOST) {
-                let (place, count): (*mut c_void, _) =
-                    (part.as_mut_ptr().cast(), part.len() as c_int);
-                // SAFETY: `part` has `count` bytes; on an error `exchange` forgets the tensor that owns them, so they stay valid.
-                unsafe {
-                    library.run(operation.name(), look, |comm, request| {
-                        ffi::MPI_Ibcast(place, count, unit, root, comm, request)
-                    })?;
-                }
+            let byte = u8::equivalent_datatype().as_raw();
+            for part in bytes.chunks_mut(BUCKET * size_of::<f32>()) {
+                let count = part.len() as c_int;
+                self.with_buffers([0, part.len()], |_, place| {
+                    place.copy_from_slice(part);
+                    let at: *mut c_void = place.as_mut_ptr().cast();
+                    // SAFETY: `place` has `count` bytes, which stay valid and unwritten (`with_buffers`).
+                    unsafe {
+                        library.run(operation.name(), look, |comm, request| {
+                            ffi::MPI_Ibcast(at, count, byte, root, comm, request)
+                        })
+                    }?;
+                    part.copy_from_slice(place);
+                    Ok(())
+                })?;
             }
             return Ok(());
         }
-        let sum = SystemOperation::sum().as_raw();
+        let length = bytes.len() / size;
+        // Copies move bytes; sums know the type.
+        let (unit, count, own) = match (operation, dtype) {
+            (Operation::AllReduce { .. }, DType::F32) => {
+                (f32::equivalent_datatype(), elements, 0..bytes.len())
+            }
+            (Operation::AllReduce { .. }, DType::F64) => {
+                (f64::equivalent_datatype(), elements, 0..bytes.len())
+            }
+            (Operation::AllReduce { .. }, _) => {
+                return Err(wrong(format!("no sum of type {dtype:?}")));
+            }
+            _ => (
+                u8::equivalent_datatype(),
+                length,
+                rank * length..(rank + 1) * length,
+            ),
+        };
+        let (unit, sum) = (unit.as_raw(), SystemOperation::sum().as_raw());
+        // MPI counts in C's `int`.
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
-        let own = match operation {
-            Operation::AllReduce { .. } => Some(&*bytes),
-            _ => {
-                let length = bytes.len() / size;
-                bytes.get(rank * length..(rank + 1) * length)
-            }
-        };
-        let own = own.ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
-        let mut sent = self.engine.sent.lock();
-        let words = own.len().div_ceil(size_of::<u64>());
-        if sent.len() < words {
-            sent.resize(words, 0);
-        }
-        let into = bytemuck::cast_slice_mut::<u64, u8>(&mut sent);
-        let into = into.get_mut(..own.len()).unwrap_or_default();
-        match operation {
-            Operation::AllReduce { factor } if factor != 1. => multiplied(own, dtype, factor, into),
-            _ => into.copy_from_slice(own),
-        }
-        // Words are aligned for all types.
-        let place = sent.as_mut_ptr();
-        let all: *mut c_void = bytes.as_mut_ptr().cast();
-        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
-        // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
-        // for good: `place` is forgotten before its lock is free, and `exchange` forgets the tensor.
-        let done = unsafe {
+        self.with_buffers([own.len(), bytes.len()], |sent, received| {
+            let own = bytes.get(own);
+            let own = own.ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
             match operation {
-                Operation::AllReduce { .. } => {
-                    library.run(operation.name(), look, |comm, request| {
-                        ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
-                    })
+                Operation::AllReduce { factor } if factor != 1. => {
+                    multiplied(own, dtype, factor, sent)
                 }
-                _ => library.run(operation.name(), look, |comm, request| {
-                    let from = place.cast_const().cast();
-                    ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
-                }),
+                _ => sent.copy_from_slice(own),
             }
-        };
-        done.inspect_err(|_| mem::forget(mem::take(&mut *sent)))
+            let from: *const c_void = sent.as_ptr().cast();
+            let all: *mut c_void = received.as_mut_ptr().cast();
+            // SAFETY: `from` holds `count` elements of the type that `unit` is, and words are aligned for all types. `all` has room for as many in a
+            // sum, and for those of all ranks else. Both stay valid and unwritten (`with_buffers`).
+            unsafe {
+                match operation {
+                    Operation::AllReduce { .. } => {
+                        library.run(operation.name(), look, |comm, request| {
+                            ffi::MPI_Iallreduce(from, all, count, unit, sum, comm, request)
+                        })
+                    }
+                    _ => library.run(operation.name(), look, |comm, request| {
+                        ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
+                    }),
+                }
+            }?;
+            bytes.copy_from_slice(received);
+            Ok(())
+        })
+    }
+
+    /// Runs a request with memory of these lengths, in bytes, that nobody else writes. After an error MPI may still hold its address, and other
+    /// ranks may read it, so it is forgotten.
+    fn with_buffers(
+        &self,
+        lengths: [usize; 2],
+        request: impl FnOnce(&mut [u8], &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffers = self.engine.buffers.lock();
+        for (buffer, length) in buffers.iter_mut().zip(lengths) {
+            let words = length.div_ceil(size_of::<u64>());
+            if buffer.len() < words {
+                buffer.resize(words, 0);
+            }
+        }
+        let [sent, received] = &mut *buffers;
+        let bytes = |buffer| bytemuck::cast_slice_mut::<u64, u8>(buffer);
+        let parts = (
+            bytes(sent).get_mut(..lengths[0]).unwrap_or_default(),
+            bytes(received).get_mut(..lengths[1]).unwrap_or_default(),
+        );
+        let done = request(parts.0, parts.1);
+        done.inspect_err(|_| mem::forget(mem::take(&mut *buffers)))
     }
 }
 
