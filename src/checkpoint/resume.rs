@@ -178,9 +178,12 @@ impl Checkpoints {
         latest: Result<Option<Checkpoint>>,
         trainer: &mut T,
     ) -> Result<Option<Head>> {
-        // After an interrupted update it cannot be read: then this rank takes the whole state.
-        let part = trainer.part().ok().flatten();
-        let part = part.map(|mut part| Own::of(&mut part)).transpose();
+        let part = match trainer.part() {
+            // It cannot be read then, and this rank takes the whole state.
+            Err(Error::UpdateInterrupted(_)) => Ok(None),
+            part => part,
+        };
+        let part = part.and_then(|part| part.map(|mut part| Own::of(&mut part)).transpose());
         let (part, _) = group.agree(CALL, part, |_| ())?;
         let read = |latest: Checkpoint| {
             let state_bytes = latest.check(trainer, |bytes| ranks_here(bytes, group, &part))?;
@@ -273,13 +276,15 @@ impl Head {
             .first()
             .map_or(&Device::Cpu, |first| first.var.device());
         let mut reading = from.map(Checkpoint::state_in_pieces).transpose();
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut kept_all) = (BTreeMap::new(), Ok(()));
         loop {
             let next = match &mut reading {
                 Ok(Some(pieces)) => pieces.next().transpose(),
                 Ok(None) => Ok(None),
                 Err(_) => std::mem::replace(&mut reading, Ok(None)).map(|_| None),
             };
+            // The others learn here, and not between tensors, that this rank has no room for its part.
+            let next = std::mem::replace(&mut kept_all, Ok(())).and(next);
             let (own, all) = group.agree(CALL, next, |next| next.as_ref().map(shapes))?;
             let Some(shapes) = all.into_iter().next().flatten() else {
                 break;
@@ -297,8 +302,10 @@ impl Head {
                     None => Ok(Some(sent)),
                 };
                 let kept = kept.and_then(|it| it.map(|it| it.to_device(&Device::Cpu)).transpose());
-                let kept = kept.map_err(|error| notified(group, error))?;
-                tensors.extend(kept.map(|kept| (name, kept)));
+                match kept {
+                    Ok(kept) => tensors.extend(kept.map(|kept| (name, kept))),
+                    Err(error) => kept_all = kept_all.and(Err(error.into())),
+                }
             }
         }
         let mut metadata = self.document.training.clone();
@@ -340,14 +347,9 @@ fn described<T: Resumable + ?Sized>(trainer: &T) -> Vec<String> {
 
 /// Replaces a tensor's values by rank 0's. If one rank has no tensor, all fail.
 fn send(group: &Group, tensor: candle_core::Result<Tensor>) -> Result<Tensor> {
-    let tensor = tensor.map_err(|error| notified(group, error))?;
+    let tensor = tensor.map_err(|error| group.collect_none("broadcast", error.into()))?;
     if tensor.elem_count() > 0 {
         group.broadcast(&tensor, 0)?;
     }
     Ok(tensor)
-}
-
-/// Notifies the ranks that are about to exchange the next tensor of an error.
-fn notified(group: &Group, error: candle_core::Error) -> Error {
-    group.collect_none("broadcast", error.into())
 }

@@ -323,7 +323,9 @@ impl Own {
             let piece = self.parameters.get(parameter)?;
             piece.kept.iter().any(|it| it == kept).then_some(piece)
         });
-        let Some(Piece { ranges, .. }) = piece.filter(|it| it.shape == whole.dims()) else {
+        let is_cut =
+            |it: &&Piece| it.shape == whole.dims() && it.ranges != [(0, whole.elem_count())];
+        let Some(Piece { ranges, .. }) = piece.filter(is_cut) else {
             return Ok(Some(whole.clone()));
         };
         let row = whole.flatten_all()?;

@@ -42,7 +42,8 @@ struct Told {
 
 impl Surroundings {
     pub(crate) fn new(memory: Option<&DeviceMemory>) -> Self {
-        static WORK: AtomicU64 = AtomicU64::new(0);
+        // 0 is that of whoever gives no number.
+        static WORK: AtomicU64 = AtomicU64::new(1);
         Self(Rc::new(Told {
             memory: memory.cloned(),
             work: WORK.fetch_add(1, Relaxed),

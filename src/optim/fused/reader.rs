@@ -120,7 +120,8 @@ impl<'a> Reader<'a> {
     pub fn snapshot<R: Rule>(&mut self, parameter: &Managed) -> Snapshot {
         let StateDict { tensors: saved, .. } = self.state;
         let part = [parameter.ranges.iter().map(ExactSizeIterator::len).sum()];
-        let is_part = self.is_part;
+        // A rank that has all elements of a parameter has them in its shape.
+        let is_part = self.is_part && part != [parameter.len];
         let is_optional =
             |name: &str| name == MASTER && !saved.contains_key(&entry(&parameter.name, name));
         let tensors = (parameter.kept.iter())
