@@ -43,8 +43,10 @@ pub(in crate::distributed) struct Mpi {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) communicator: ffi::MPI_Comm,
-    /// A request was left behind, or a rank is lost: MPI must not be called again.
+    /// A request was left behind: MPI must not be called again.
     is_lost: AtomicBool,
+    /// A rank is lost, for which MPI's own end would wait. Groups that do not need that rank go on.
+    never_ends: AtomicBool,
     /// How many groups use it, and those that have ended.
     groups: Mutex<(usize, Vec<Arc<Control>>)>,
     _presence: Option<Presence>,
@@ -114,6 +116,7 @@ impl Mpi {
             size: positive(size).max(1),
             communicator,
             is_lost: AtomicBool::new(false),
+            never_ends: AtomicBool::new(false),
             groups: Mutex::default(),
             _presence: presence,
             end,
@@ -203,14 +206,14 @@ impl Mpi {
 
     /// Leaves MPI as it is when the process ends, because a rank is lost, and MPI's own end waits for all ranks.
     pub(in crate::distributed) fn abandon(&self) {
-        self.is_lost.store(true, Ordering::Relaxed);
+        self.never_ends.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Mpi {
     fn drop(&mut self) {
         // Finalizing waits for all ranks, of which one may be dead.
-        if *self.is_lost.get_mut() || thread::panicking() {
+        if *self.is_lost.get_mut() || *self.never_ends.get_mut() || thread::panicking() {
             return;
         }
         if let Some(thread) = self.thread.take()

@@ -328,7 +328,9 @@ impl Suite {
             wrong.push((Wrong::Silent, said("had no error")));
         }
         if rank != case.victim {
-            if report.errors.iter().any(|error| !names(error, case)) {
+            let is_first_known =
+                (report.errors.first()).is_some_and(|error| is_known_before(error));
+            if is_first_known || report.errors.iter().any(|error| !names(error, case)) {
                 wrong.push((Wrong::Silent, said("names another rank")));
             }
             let last = report.errors.last().map_or(0, |error| error.after);
@@ -341,6 +343,13 @@ impl Suite {
             if Duration::from_millis(last) > limit {
                 wrong.push((Wrong::Hanging, said("ended late")));
             }
+        }
+        let undisturbed = self.undisturbed[&case.ranks].0.iter();
+        let mut pairs = undisturbed
+            .skip(report.resumed as usize)
+            .zip(&report.history);
+        if pairs.any(|(expected, found)| expected != found) {
+            wrong.push((Wrong::AppliedTwice, said("made another update")));
         }
         if !self.is_whole(case, report) {
             let values = (&report.values, &self.undisturbed[&case.ranks].0);
@@ -361,16 +370,21 @@ impl Suite {
         let known = [report.updates - 1, report.updates, report.updates + 1];
         let known: Vec<_> = known.iter().filter_map(|update| after(*update)).collect();
         let values = &report.values;
-        match case.is_sharded {
+        match case.is_sharded && matches!(case.at, At::Sum | At::Update) {
             false => after(report.updates) == Some(values),
             true => (0..values.len()).all(|at| known.iter().any(|it| it[at] == values[at])),
         }
     }
 }
 
+/// Whether the error says that an earlier one did.
+fn is_known_before(error: &Seen) -> bool {
+    error.text.contains("has failed before")
+}
+
 /// Whether the error names the struck rank, and no other.
 fn names(error: &Seen, case: &Case) -> bool {
-    if error.text.contains("has failed before") {
+    if is_known_before(error) {
         return true;
     }
     match &error.ranks {

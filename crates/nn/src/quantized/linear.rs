@@ -6,7 +6,7 @@ use super::FrozenWeight;
 ///
 /// Unlike [`QMatMul`](super::QMatMul), it always multiplies by the dequantized weight, also where nothing is trained, so that an evaluation has
 /// the results of training. Some rows of the weight, or on CUDA some columns for the gradient of x, are dequantized at a time, at most
-/// 32 MiB there and 4 MiB on the CPU, or one row: on CUDA to the type of x, on the CPU to f32. Sums are f32. A bias may be trained.
+/// 32 MiB there and 4 MiB on the CPU, or one row or 256 columns: on CUDA to the type of x, on the CPU to f32. Sums are f32. A bias may be trained.
 ///
 /// It keeps neither its input nor its output.
 ///
