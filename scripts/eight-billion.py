@@ -114,7 +114,7 @@ class Runs:
         program += ["--offload", offload] if offload else []
         program += [*more, str(self.work / "text.txt")]
         gpus = [word for card in [card, *cards] for word in ("--gpu", card)]
-        ended = subprocess.run([self.headroom, "dry-run", "--json", *gpus, "--", *program], capture_output=True, text=True)
+        ended = subprocess.run([self.headroom, "dry-run", "--json", "--time-limit", "3600", *gpus, "--", *program], capture_output=True, text=True)
         answer = json.loads(ended.stdout) if ended.returncode in (0, 1, 2) else {}
         if "peak" not in answer:
             sys.exit(f"{name}, {tokens} tokens: status {ended.returncode}\n{ended.stderr[-3000:]}{ended.stdout[-2000:]}")
