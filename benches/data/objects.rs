@@ -34,7 +34,7 @@ impl Dataset for Ordered {
 }
 
 fn open(path: &Path) -> Tokens {
-    let tokens = Tokens::builder(path).skip_header(0).window(WINDOW);
+    let tokens = Tokens::builder([path]).skip_header(0).window(WINDOW);
     tokens.stride(STRIDE).open().expect("tokens")
 }
 

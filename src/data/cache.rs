@@ -38,8 +38,9 @@ impl<K: Copy + PartialEq, V> Cache<K, V> {
             return Ok(Arc::clone(value));
         }
         let loaded = load();
-        let (value, bytes) =
-            loaded.inspect_err(|_| self.entries.lock().retain(|it| it.0 != key))?;
+        // Others that wait for it, and load it next, hold its entry too.
+        let is_needed = |it: &(K, _)| it.0 != key || Arc::strong_count(&it.1) > 2;
+        let (value, bytes) = loaded.inspect_err(|_| self.entries.lock().retain(is_needed))?;
         let value = Arc::new(value);
         *kept = Some(Arc::clone(&value));
         drop(kept);
@@ -129,6 +130,21 @@ mod tests {
             "{loads:?}"
         );
         assert_eq!(cache.entries.lock().len(), 1);
+        // A thread that waited for a load that failed loads the value, and it is kept.
+        let begun = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let failed = cache.get(7, || {
+                    begun.wait();
+                    thread::sleep(std::time::Duration::from_millis(50));
+                    Err(())
+                });
+                assert!(failed.is_err());
+            });
+            begun.wait();
+            assert_eq!(cache.get(7, || Ok::<_, ()>((70, 1))).map(|it| *it), Ok(70));
+        });
+        assert_eq!(cache.get(7, || Err(())).map(|it| *it), Ok(70));
         // A value that cannot be loaded leaves nothing behind.
         assert!(cache.get(9, || Err(())).is_err());
         assert_eq!(cache.entries.lock().len(), 1);

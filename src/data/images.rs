@@ -154,9 +154,10 @@ impl ImageFolderBuilder {
         self
     }
 
-    /// Keeps the list of files in this file, so that opening a large folder again lists no files: it asks for the modification times of the folder
-    /// and of its classes alone. The index is written anew if one of these times has changed, which each file that is added, removed or renamed
-    /// does, or if there is none. While a class was changed in the last 2 seconds, none is written, because a further change might not show.
+    /// Keeps the list of files in this file, so that opening a large folder again lists no files: it asks for the times of the folder and of its
+    /// classes alone. The index is written anew if it is another folder's, if one of these times has changed, which each file that is added, removed
+    /// or renamed does, or if there is none. On Unix they are the modification and the change time, because programs and file systems may set the first
+    /// to what they like. While a class was changed in the last 2 seconds, none is written, because a further change might not show.
     /// Images that are written in place are not noticed, as without an index.
     ///
     /// ```
@@ -229,25 +230,29 @@ impl ImageFolderBuilder {
 /// The classes of a folder and their images, as an index keeps them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Listing {
+    folder: String,
     /// When a class was last added, removed or renamed.
-    modified: Option<SystemTime>,
+    times: Option<Times>,
     classes: Vec<Class>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Class {
     name: String,
-    modified: Option<SystemTime>,
+    times: Option<Times>,
     /// Names of files.
     images: Vec<PathBuf>,
 }
 
-/// A folder that is changed twice within so much time may have the same modification time.
+/// When an entry of a folder was last added, removed or renamed: the modification time, which may be set to any other, and on Unix the change time.
+type Times = [SystemTime; 2];
+
+/// A folder that is changed twice within so much time may have the same times.
 const SAME_TIME: Duration = Duration::from_secs(2);
 
 impl Listing {
     fn read(path: &Path) -> Result<Self, DataError> {
-        let of_folder = modified(path);
+        let of_folder = times(path);
         let classes = list(path, |_, kind| kind.is_dir())?
             .into_iter()
             .map(|name| {
@@ -256,17 +261,20 @@ impl Listing {
                 let name = name
                     .map_err(|_| DataError::file(&folder, None, "has a name that is not UTF-8"))?;
                 // Before the files are listed: a change meanwhile is one.
-                let modified = modified(&folder);
+                let times = times(&folder);
                 let images = list(&folder, |name, kind| is_image(name) && kind.is_file())?;
                 Ok(Class {
                     name,
-                    modified,
+                    times,
                     images,
                 })
             });
         let classes = classes.collect::<Result<_, _>>()?;
-        let modified = of_folder;
-        Ok(Self { modified, classes })
+        Ok(Self {
+            folder: path.display().to_string(),
+            times: of_folder,
+            classes,
+        })
     }
 
     /// What an index holds, if it is that of the folder as it is now; else the index is written anew.
@@ -276,8 +284,8 @@ impl Listing {
         let folder = index.parent().filter(|it| !it.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).canonicalize();
         let images = path.canonicalize();
-        let images = images.map_err(|reason| DataError::io(path, None, reason))?;
-        if folder.map_err(failed)?.starts_with(images) {
+        let path = &images.map_err(|reason| DataError::io(path, None, reason))?;
+        if folder.map_err(failed)?.starts_with(path) {
             let problem =
                 "lies in the folder of the images, which it would change: put the index elsewhere";
             return Err(wrong(problem.to_owned()));
@@ -314,7 +322,7 @@ impl Listing {
         };
         if listing
             .times()
-            .all(|time| time.as_ref().is_some_and(is_old))
+            .all(|times| times.is_some_and(|times| times.iter().all(is_old)))
         {
             let write = |file: &mut dyn io::Write| Ok(serde_json::to_writer(file, &listing)?);
             files::replace(index, write).map_err(failed)?;
@@ -338,25 +346,36 @@ impl Listing {
         })
     }
 
-    fn times(&self) -> impl Iterator<Item = Option<SystemTime>> {
-        let classes = self.classes.iter().map(|class| class.modified);
-        classes.chain([self.modified])
+    fn times(&self) -> impl Iterator<Item = Option<Times>> {
+        let classes = self.classes.iter().map(|class| class.times);
+        classes.chain([self.times])
     }
 
     /// Whether no folder has changed.
     fn is_of(&self, path: &Path) -> bool {
-        self.times().all(|time| time.is_some())
-            && self.modified == modified(path)
+        self.folder == path.display().to_string()
+            && self.times().all(|times| times.is_some())
+            && self.times == times(path)
             && self
                 .classes
                 .iter()
-                .all(|class| class.modified == modified(&path.join(&class.name)))
+                .all(|class| class.times == times(&path.join(&class.name)))
     }
 }
 
-/// When an entry of a folder was last added, removed or renamed.
-fn modified(folder: &Path) -> Option<SystemTime> {
-    fs::metadata(folder).and_then(|found| found.modified()).ok()
+fn times(folder: &Path) -> Option<Times> {
+    let found = fs::metadata(folder).ok()?;
+    let modified = found.modified().ok()?;
+    #[cfg(unix)]
+    let changed = {
+        use std::os::unix::fs::MetadataExt;
+        let second = u64::try_from(found.ctime()).ok()?;
+        let since = Duration::new(second, u32::try_from(found.ctime_nsec()).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)?
+    };
+    #[cfg(not(unix))]
+    let changed = modified;
+    Some([modified, changed])
 }
 
 /// The names of a folder's entries that are asked for, in their order.

@@ -64,9 +64,10 @@ mod tokens;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::{DataError, Result};
+use crate::files;
 use crate::fixed_file::FixedFile;
 
 #[cfg(feature = "parquet")]
@@ -96,7 +97,7 @@ fn open(path: &Path) -> Result<FixedFile, DataError> {
 }
 
 /// Finds the files of a pattern, in the order of their names, byte by byte: `part-10` comes before `part-2`. `*` stands for any part of a name,
-/// `?` for a character, `[ab]` for one of some, and `**` for any folders.
+/// `?` for a character, `[ab]` for one of some, and `**` for any folders. As in shells, a dot at the beginning of a name is only found by a dot.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, Tokens, glob};
@@ -113,24 +114,36 @@ fn open(path: &Path) -> Result<FixedFile, DataError> {
 /// ```
 ///
 /// # Errors
-/// [`DataError::File`] if no file matches, if the pattern is none, or if a folder cannot be read.
+/// [`DataError::File`] if no file matches, if the pattern is none or a URL, or if a folder cannot be read.
 pub fn glob(pattern: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let pattern = pattern.as_ref();
     let wrong = |problem: String| DataError::file(pattern, None, problem);
     let text = pattern.to_str();
     let text = text.ok_or_else(|| wrong("is a pattern that is not UTF-8".to_owned()))?;
+    if files::url(pattern).is_some() {
+        let problem = "is a URL, and objects are not listed: name each of them";
+        return Err(wrong(problem.to_owned()).into());
+    }
     let found = glob::glob(text).map_err(|error| wrong(format!("is no pattern: {error}")))?;
     let found = found.collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| {
         let path = error.path().to_owned();
         DataError::io(&path, None, error.into())
     })?;
-    let mut files: Vec<_> = found.into_iter().filter(|path| path.is_file()).collect();
-    files.sort();
-    match files.is_empty() {
+    // `glob` has an option for this, which leaves out what begins with a dot in any case, and panics at names that are not UTF-8.
+    let hidden = |path: &Path| path.components().filter(is_hidden).count();
+    let is_asked = |path: &PathBuf| path.is_file() && hidden(path) == hidden(pattern);
+    let mut matching: Vec<_> = found.into_iter().filter(is_asked).collect();
+    // Paths compare by their folders, so `a/1` would come before `a-b/1`.
+    matching.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
+    match matching.is_empty() {
         true => Err(wrong("matches no file".to_owned()).into()),
-        false => Ok(files),
+        false => Ok(matching),
     }
+}
+
+fn is_hidden(part: &Component<'_>) -> bool {
+    matches!(part, Component::Normal(name) if name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// The name of a dataset of files.

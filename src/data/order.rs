@@ -192,7 +192,7 @@ impl Order {
             let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
             mixed = format!("{} parts ({hash:x})", sizes.len());
         }
-        let text = format!("{len} by {seed} from {mixed}");
+        let text = format!("{len} by {seed} in {CHUNK}s from {mixed}");
         let seed = Some(seed);
         Ok((Self { len, seed, parts }, text))
     }

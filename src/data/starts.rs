@@ -8,8 +8,8 @@ use super::cache::Cache;
 pub(super) const INDEX: ByteSize = ByteSize::mib(32);
 
 /// Of the starts that are not stored, those of the last stretches that were found are kept: of so many, because they are looked through one by one,
-/// and in so many bytes.
-const FOUND: [u64; 2] = [64, 4 << 20];
+/// and in so many bytes. Stretches of 16 samples are enough for 16 blocks of 1,024 that are mixed; of shorter ones there is little to find again.
+const FOUND: [u64; 2] = [1024 + 64, 4 << 20];
 
 /// The starts of samples. Once they would take too many bytes, only each second is stored, then each fourth and so on, and the others are
 /// found again by reading from a stored one to the next.
@@ -84,5 +84,34 @@ impl<T: Copy> Starts<T> {
         })?;
         let start = found.get(within).copied();
         Ok(start.map(|start| (start, found.get(within + 1).copied().or(next))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::Starts;
+
+    /// The samples of 16 blocks, mixed: each stretch is found once, however short stretches are.
+    #[test]
+    fn samples_of_blocks_that_are_mixed_are_found_once() {
+        const LEN: usize = 16 * 1024;
+        for stride in [16, 32, 64, 128, 1024] {
+            let mut starts = Starts::new((LEN / stride * size_of::<usize>()) as u64);
+            (0..LEN).for_each(|at| starts.push(at));
+            starts.finish();
+            let found = Cell::new(0);
+            for place in 0..LEN {
+                let index = place * 4_099 % LEN;
+                let find = |from, to: Option<usize>| {
+                    found.set(found.get() + 1);
+                    Ok::<_, ()>((from..to.unwrap_or(LEN)).collect())
+                };
+                let next = Some(index + 1).filter(|next| *next < LEN);
+                assert_eq!(starts.get(index, find), Ok(Some((index, next))));
+            }
+            assert_eq!(found.get(), LEN / stride, "{stride}");
+        }
     }
 }

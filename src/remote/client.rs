@@ -47,7 +47,7 @@ use crate::error::{Result, invalid};
 ///     .cache("/scratch/headroom", ByteSize::gib(200))
 ///     .timeout(Duration::from_secs(10))
 ///     .install()?;
-/// let tokens = Tokens::builder("s3://corpus/train.bin").window(1025).open()?;
+/// let tokens = Tokens::builder(["s3://corpus/train.bin"]).window(1025).open()?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone)]

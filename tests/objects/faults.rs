@@ -39,7 +39,7 @@ fn lasting() -> Vec<Fault> {
 
 /// Reads all of an object as windows of tokens, which are its bytes.
 fn read(url: &str, len: usize, settings: Remote) -> Result<Vec<u8>, BoxedError> {
-    let tokens = Tokens::builder(url).dtype(TokenType::U8).skip_header(0);
+    let tokens = Tokens::builder([url]).dtype(TokenType::U8).skip_header(0);
     let tokens = with(settings, || tokens.window(len / 5).open())?;
     let mut all = Vec::new();
     for index in 0..5 {

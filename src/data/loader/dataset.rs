@@ -7,11 +7,12 @@ use super::produce::{Made, Maker, Produce};
 use crate::data::dataset::without_samples;
 use crate::data::order::{ByBlocks, Order, Size};
 use crate::data::{Dataset, Tensors};
-use crate::error::{DataError, Result, invalid};
+use crate::error::{Result, invalid};
 
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
-    /// batch of its own. Batches are formed among 1,024 samples at a time, or as many as [`sort_by_cost`](Self::sort_by_cost) says.
+    /// batch of its own. Batches are formed among 1,024 samples at a time, or as many as [`sort_by_cost`](Self::sort_by_cost) says. If one of these
+    /// costs fails, also after the [retries](Self::retries), no batch of these samples is known: the error takes the place of all of them.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -211,26 +212,16 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         }
         self.maker.name = dataset.name();
         let reader = self.reader(&self.maker.name, Some(len), text);
-        let dataset = Arc::new(self.source);
-        let costs = Arc::clone(&dataset);
-        let cost = move |index| {
-            let failed = |reason| DataError::Sample {
-                dataset: costs.name(),
-                index,
-                reason,
-            };
-            Ok(costs.cost(index).map_err(failed)?)
-        };
+        let skipped = Arc::clone(&self.maker.skipped);
+        let (dataset, maker) = (Arc::new(self.source), Arc::new(self.maker));
+        let (costs, asked) = (Arc::clone(&dataset), Arc::clone(&maker));
+        let cost = move |index| asked.read_again(index, || costs.cost(index));
         let plan = Plan::Dataset {
             order,
             batching: self.batching,
             cost: Box::new(cost),
         };
-        let skipped = Arc::clone(&self.maker.skipped);
-        let produce = FromDataset {
-            dataset,
-            maker: self.maker,
-        };
+        let produce = FromDataset { dataset, maker };
         let jobs = Jobs::new(plan, self.rank, self.epochs);
         Loader::new(reader, jobs, Box::new(produce), skipped, self.ahead)
     }
@@ -239,7 +230,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
 /// Reads samples of a dataset.
 struct FromDataset<D: Dataset, B> {
     dataset: Arc<D>,
-    maker: Maker<D::Sample, B>,
+    maker: Arc<Maker<D::Sample, B>>,
 }
 
 impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {

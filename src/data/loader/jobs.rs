@@ -1,5 +1,4 @@
 use crate::batch::{Division, Place};
-use crate::data::caught;
 use crate::data::order::{Batching, Order};
 use crate::error::{Error, Result, invalid};
 
@@ -118,8 +117,7 @@ impl Jobs {
             } => {
                 let batches = match self.window.take() {
                     Some(batches) => Ok(batches),
-                    None => caught(|| batching.batches(order, cost, epoch, window))
-                        .unwrap_or_else(|message| Err(panicked(&message))),
+                    None => batching.batches(order, cost, epoch, window),
                 };
                 let (batches, failed) = match batches {
                     Ok(batches) => (batches, None),
@@ -153,11 +151,4 @@ impl Jobs {
         self.next = job.next;
         Some(job)
     }
-}
-
-fn panicked(message: &str) -> Error {
-    invalid!(
-        Data,
-        "the cost of a sample cannot be asked for: it panicked: {message}"
-    )
 }

@@ -2,7 +2,7 @@
 //!
 //! Workers begin another one while its number, the bytes that are ready and being made (each as large as the largest so far), and the memory's limit
 //! allow it; what training waits for is begun in any case. Where the loader moves, what was begun before is dropped when it is finished. The lock is
-//! free while batches are made and dropped.
+//! free while batches are made and dropped; the costs of a window's samples are asked for under it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

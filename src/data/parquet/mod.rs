@@ -140,8 +140,10 @@ impl<T: DeserializeOwned + Send> ParquetDataset<T> {
     /// assert_eq!((rows.len(), rows.get(2)?), (4, (4,)));
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
-    pub fn builder<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> ParquetBuilder<T> {
-        let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
+    ///
+    /// One path stands in brackets as well.
+    pub fn builder<P: AsRef<Path>>(paths: impl AsRef<[P]>) -> ParquetBuilder<T> {
+        let paths = paths.as_ref().iter().map(|path| path.as_ref().to_owned());
         ParquetBuilder {
             paths: paths.collect(),
             columns: None,

@@ -51,8 +51,14 @@ impl Tokens {
     /// assert_eq!((tokens.len(), tokens.get(1)?.to_vec()?), (2, vec![3, 4]));
     /// # Ok::<(), candle_headroom::error::BoxedError>(())
     /// ```
-    pub fn builder<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> TokensBuilder {
-        let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
+    ///
+    /// One path stands in brackets as well, because a path by itself is a list of its folders:
+    ///
+    /// ```compile_fail
+    /// candle_headroom::data::Tokens::builder(std::path::Path::new("train.bin"));
+    /// ```
+    pub fn builder<P: AsRef<Path>>(paths: impl AsRef<[P]>) -> TokensBuilder {
+        let paths = paths.as_ref().iter().map(|path| path.as_ref().to_owned());
         TokensBuilder::new(Source::Files(paths.collect()))
     }
 

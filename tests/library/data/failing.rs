@@ -207,10 +207,42 @@ fn costs_that_panic_are_errors() {
         assert!(
             error
                 .to_string()
-                .contains("it panicked: index out of bounds"),
+                .contains("reading sample 2 panicked: index out of bounds"),
             "{error}"
         );
     }
+}
+
+#[test]
+fn costs_are_asked_for_again() {
+    struct Flaky(AtomicUsize);
+    impl Dataset for Flaky {
+        type Sample = u32;
+        fn len(&self) -> usize {
+            6
+        }
+        fn get(&self, index: usize) -> Result<u32, BoxedError> {
+            Ok(u32::try_from(index)?)
+        }
+        /// Every other time it fails.
+        fn cost(&self, _: usize) -> Result<usize, BoxedError> {
+            match self.0.fetch_add(1, SeqCst).is_multiple_of(2) {
+                true => Err("not now".into()),
+                false => Ok(1),
+            }
+        }
+    }
+    let read = |retries| {
+        let builder = Loader::builder(Flaky(AtomicUsize::new(0)), collate).batch_cost(3);
+        let loader = builder.retries(retries).build().unwrap();
+        loader.map(|batch| Ok::<_, Error>(held(&batch?))).collect()
+    };
+    let batches: Result<Vec<_>, Error> = read(1);
+    assert_eq!(batches.unwrap(), [[0, 1, 2], [3, 4, 5]]);
+    assert!(matches!(
+        data_error(read(0).unwrap_err()),
+        DataError::Sample { index: 0, .. }
+    ));
 }
 
 #[test]

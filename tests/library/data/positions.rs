@@ -297,10 +297,16 @@ fn a_position_of_another_mixture_is_refused() {
     ] {
         let error = other.load_state(&position).unwrap_err().to_string();
         assert!(
-            error.contains("order: saved 50 by 0 from 1 of 100 + 2 of 10, here "),
+            error.contains("order: saved 50 by 0 in 1024s from 1 of 100 + 2 of 10, here "),
             "{error}"
         );
     }
+    // Of the time before the places of a mixture were mixed by chunks.
+    let before = serde_json::to_string(&position).unwrap();
+    let before = serde_json::from_str(&before.replace("by 0 in 1024s from", "by 0 from")).unwrap();
+    let mut here = mixture([100, 10], 50, [1., 2.]);
+    here.load_state(&position).unwrap();
+    assert!(here.load_state(&before).is_err());
     let mut kept = numbers(10).batch(4).build().unwrap();
     kept.next().unwrap().unwrap();
     let mut dropping = numbers(10).batch(4).drop_last().build().unwrap();

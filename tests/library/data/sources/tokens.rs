@@ -98,6 +98,35 @@ fn documents_are_found_across_the_blocks_of_the_scan() {
     assert_eq!(found, lengths);
 }
 
+#[test]
+fn patterns_find_no_hidden_files_and_sort_by_bytes() {
+    let folder = tempfile::Builder::new()
+        .prefix(".hidden")
+        .tempdir()
+        .unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["a/1.bin", "a-b/1.bin", ".cache/1.bin", "a/.1.bin"] {
+        std::fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        std::fs::write(at(name), [1]).unwrap();
+    }
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let no_text = std::ffi::OsStr::from_bytes(b"\xff");
+        std::fs::write(folder.path().join(no_text), [1]).unwrap();
+    }
+    let found = |pattern: &str, names: &[&str]| {
+        let expected: Vec<_> = names.iter().map(|name| at(name)).collect();
+        assert_eq!(glob(at(pattern)).unwrap(), expected, "{pattern}");
+    };
+    found("*/*.bin", &["a-b/1.bin", "a/1.bin"]);
+    found("**/*.bin", &["a-b/1.bin", "a/1.bin"]);
+    found("a/.*.bin", &["a/.1.bin"]);
+    found(".cache/*", &[".cache/1.bin"]);
+    let error = glob("s3://corpus/*.bin").unwrap_err();
+    assert!(error.to_string().ends_with("name each of them"), "{error}");
+}
+
 /// Files of a pattern come in the order of their names, each with the type of its header, and no window goes over the end of one.
 #[test]
 fn several_files_are_one_dataset() {
