@@ -19,13 +19,13 @@ fn tokens_lines_and_tensors_are_those_of_the_file() {
     let path = folder.path().join("tokens.bin");
     std::fs::write(&path, bytes(PIECE + 1_000_000)).unwrap();
     let url = uploaded(&path, "datasets/tokens.bin");
-    let here = Tokens::builder(&path)
+    let here = Tokens::builder([&path])
         .window(1_025)
         .stride(1_024)
         .open()
         .unwrap();
     let there = with(quick(), || {
-        Tokens::builder(&url).window(1_025).stride(1_024).open()
+        Tokens::builder([&url]).window(1_025).stride(1_024).open()
     })
     .unwrap();
     assert_eq!(there.name(), url);
