@@ -69,11 +69,16 @@ impl FixedFile {
     #[cfg(feature = "object-store")]
     fn open_url(path: &Path, url: &str) -> io::Result<Self> {
         let object = crate::remote::Object::open(url)?;
-        Ok(Self {
-            path: path.to_owned(),
+        Ok(Self::of_object(path.to_owned(), object))
+    }
+
+    #[cfg(feature = "object-store")]
+    pub(crate) fn of_object(path: PathBuf, object: std::sync::Arc<crate::remote::Object>) -> Self {
+        Self {
+            path,
             len: object.len(),
             content: Content::Object(object),
-        })
+        }
     }
 
     #[cfg(not(feature = "object-store"))]

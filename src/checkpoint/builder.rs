@@ -331,7 +331,7 @@ impl CheckpointsBuilder {
     /// that [failed](super::Saving::Failed): it is tried again. Of the copies the newest stay, as many as [`keep_last`](Self::keep_last) says, and those that
     /// the run's folder has, such as the best.
     ///
-    /// [`open`](Self::open) copies the newest checkpoint back if the run's folder has none that is as new, as on another machine. Copies
+    /// [`open`](Self::open) copies the newest checkpoint back if the run's folder has no intact one that is as new, as on another machine. Copies
     /// are compared with the checksums of their manifest; one that is damaged is skipped for the one before. Credentials, timeouts and retries are
     /// those of [`Remote`](crate::data::Remote).
     ///
@@ -365,8 +365,8 @@ impl CheckpointsBuilder {
     ///   signal cannot be waited for on this system.
     /// - [`CheckpointError`](crate::error::CheckpointError): `InUse` if the folder has a writer, and `File` if it cannot be created or written, or
     ///   its `.lock` is a link.
-    /// - Where checkpoints are copied to a bucket, `File` if the bucket cannot be reached, and `NoneIntact` if all copies are damaged and the
-    ///   folder has no checkpoint.
+    /// - Where checkpoints are copied to a bucket, `File` if the bucket or the newest checkpoint of the folder cannot be read, and
+    ///   `NoneIntact` if all copies are damaged and the folder has no intact checkpoint.
     /// - In a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     #[cfg_attr(
         not(feature = "object-store"),

@@ -190,7 +190,15 @@ impl Manifest {
 
     /// Reads the manifest of the checkpoint at `path`.
     pub(super) fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let file = open(&path.join(MANIFEST)).map_err(unread(path, MANIFEST))?;
+        Self::of(path, open(&path.join(MANIFEST)))
+    }
+
+    /// Reads the manifest in this file, of the checkpoint at `path`.
+    pub(super) fn of(
+        path: &Path,
+        file: Result<FixedFile, CheckpointError>,
+    ) -> Result<Self, CheckpointError> {
+        let file = file.map_err(unread(path, MANIFEST))?;
         if file.len() > MOST {
             let problem = format!("{MANIFEST} has {} bytes, more than {MOST}", file.len());
             return Err(CheckpointError::damaged(path, problem));

@@ -1,12 +1,18 @@
 //! Checkpoints in an object store: copies of those in the run's folder. The manifest is written last and removed first.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use super::document::{Fingerprint, MANIFEST, Manifest, open, unread};
+use parking_lot::Mutex;
+
+use super::checkpoint::Checkpoint;
+use super::document::{Fingerprint, MANIFEST, Manifest, unread};
 use super::files::{NewFile, rename, sync_folder};
-use super::folder::{Keep, Name, Partial, checkpoints, file_name};
-use crate::error::{CheckpointError, Result, Skipped};
+use super::folder::{Keep, Name, Partial, file_name};
+use crate::error::{CheckpointError, Error, Result, Skipped};
+use crate::fixed_file::FixedFile;
 use crate::remote::RemoteFolder;
 
 /// What is read at once.
@@ -14,135 +20,184 @@ const PIECE: u64 = 4 << 20;
 
 /// Where a run's checkpoints are copied to.
 #[derive(Debug, Clone)]
-pub(super) struct Upload(RemoteFolder);
+pub(super) struct Upload {
+    remote: RemoteFolder,
+    /// Copies that were found damaged, and not written since.
+    damaged: Arc<Mutex<BTreeSet<String>>>,
+}
 
 impl Upload {
     pub(super) fn new(url: &str) -> Result<Self> {
-        let folder = RemoteFolder::open(url);
-        Ok(Self(folder.map_err(CheckpointError::file(
-            "upload to",
-            Path::new(url),
-        ))?))
+        let remote = RemoteFolder::open(url);
+        Ok(Self {
+            remote: remote.map_err(CheckpointError::file("upload to", Path::new(url)))?,
+            damaged: Arc::default(),
+        })
     }
 
     /// Copies the checkpoint at `path`, and removes older copies.
     pub(super) fn copy(&self, path: &Path, keep: &Keep) -> Result<()> {
-        let (name, remote) = (file_name(path), &self.0);
+        let (name, remote) = (file_name(path), &self.remote);
         let at = |file: &str| format!("{name}/{file}");
         let failed = |file: &str| {
             let path = remote.path(&at(file));
             move |error| CheckpointError::file("upload", &path)(error)
         };
         let manifest = Manifest::read(path)?;
-        if Manifest::read(&remote.path(&name)).is_ok_and(|copy| copy == manifest) {
+        if self.is_copied(&name, &manifest)? {
             return Ok(());
         }
-        // Of another run's. Without it the files below are no checkpoint.
+        // Of another run's, or of a damaged copy. Without it the files below are no checkpoint.
         remote.remove(&at(MANIFEST)).map_err(failed(MANIFEST))?;
         for file in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
             let put = remote.put(&at(file), &path.join(file));
             put.map_err(failed(file))?;
         }
+        self.damaged.lock().remove(&name);
         if let Err(error) = self.rotate(path, manifest.step, keep) {
             tracing::warn!(%error, "an older copy of a checkpoint stays");
         }
         Ok(())
     }
 
+    /// Whether there is a copy that is not known to be damaged, with files of the right lengths.
+    fn is_copied(&self, name: &str, manifest: &Manifest) -> Result<bool> {
+        let files = self.files(name)?;
+        let is_there = |(file, it): (_, &Fingerprint)| files.get(file) == Some(&it.bytes);
+        Ok(self.is_whole(name, &files)
+            && manifest.files.iter().all(is_there)
+            && self.manifest(name).is_ok_and(|copy| copy == *manifest))
+    }
+
+    fn is_whole(&self, name: &str, files: &BTreeMap<String, u64>) -> bool {
+        files.contains_key(MANIFEST) && !self.damaged.lock().contains(name)
+    }
+
     fn names(&self) -> Result<Vec<Name>> {
-        let listed = self.0.list("");
-        let listed = listed.map_err(CheckpointError::file("list", &self.0.path("")))?;
+        let listed = self.remote.list("");
+        let listed = listed.map_err(CheckpointError::file("list", &self.remote.path("")))?;
         let names = listed.0.iter().filter_map(|name| Name::parse(name));
         let mut names: Vec<_> = names.collect();
         names.sort_unstable_by_key(|name| Reverse(*name));
         Ok(names)
     }
 
-    /// Keeps the newest, and those that the run's folder still has.
+    /// The files of a copy, and their lengths.
+    fn files(&self, name: &str) -> Result<BTreeMap<String, u64>> {
+        let listed = self.remote.list(name);
+        Ok(listed
+            .map_err(CheckpointError::file("list", &self.remote.path(name)))?
+            .1)
+    }
+
+    /// Keeps the newest that are whole, and those that the run's folder still has.
     fn rotate(&self, path: &Path, written: u64, keep: &Keep) -> Result<()> {
-        let older = self
+        let mut kept = 0;
+        for name in self
             .names()?
             .into_iter()
-            .filter(|name| name.step <= written);
-        for name in older.skip(keep.last).map(|name| name.to_string()) {
-            if path.with_file_name(&name).exists() {
-                continue;
+            .filter(|name| name.step <= written)
+        {
+            let name = name.to_string();
+            let files = self.files(&name)?;
+            if self.is_whole(&name, &files) {
+                kept += 1;
+                if kept <= keep.last || path.with_file_name(&name).exists() {
+                    continue;
+                }
             }
-            let (_, files) = self
-                .0
-                .list(&name)
-                .map_err(CheckpointError::file("list", path))?;
-            let first = files.iter().filter(|file| *file == MANIFEST);
-            let others = files.iter().filter(|file| *file != MANIFEST);
-            for file in first.chain(others) {
+            let others = files.keys().map(String::as_str);
+            for file in [MANIFEST].into_iter().chain(others) {
                 let file = format!("{name}/{file}");
-                let removed = self.0.remove(&file);
-                removed.map_err(CheckpointError::file("remove", &self.0.path(&file)))?;
+                let removed = self.remote.remove(&file);
+                removed.map_err(CheckpointError::file("remove", &self.remote.path(&file)))?;
             }
         }
         Ok(())
     }
 
-    /// Copies the newest checkpoint that is complete and intact into the run's folder, if it is newer than what the folder has.
+    /// Copies the newest checkpoint that is complete and intact into the run's folder, if it is newer than the intact ones of the folder.
     pub(super) fn fetch(&self, folder: &Path) -> Result<()> {
-        let own = checkpoints(folder)?.first().map(|name| name.step);
+        let own = match Checkpoint::latest(folder) {
+            Ok(own) => own.map(|own| own.step()),
+            Err(Error::Checkpoint(error))
+                if matches!(*error, CheckpointError::NoneIntact { .. }) =>
+            {
+                None
+            }
+            Err(error) => return Err(error),
+        };
         let mut skipped = Vec::new();
         for name in self.names()? {
             if own.is_some_and(|own| own >= name.step) {
                 return Ok(());
             }
-            let at = self.0.path(&name.to_string());
-            let (_, files) = self
-                .0
-                .list(&name.to_string())
-                .map_err(CheckpointError::file("list", &at))?;
-            if !files.iter().any(|file| file == MANIFEST) {
+            let text = name.to_string();
+            if !self.files(&text)?.contains_key(MANIFEST) {
                 continue;
             }
             let partial = Partial::of_step(folder, name.step)?;
-            match fetch(&at, &partial.path) {
+            match self.fetch_one(&text, &partial.path) {
                 Ok(()) => {
                     rename(&partial.path, &folder.join(&partial.name))?;
                     return Ok(sync_folder(folder)?);
                 }
-                Err(CheckpointError::Damaged { problem, .. }) => {
-                    tracing::warn!(path = %at.display(), problem, "a copy of a checkpoint is damaged");
-                    skipped.push(Skipped::new(&at, problem));
+                Err(CheckpointError::Damaged { path, problem }) => {
+                    tracing::warn!(path = %path.display(), problem, "a copy of a checkpoint is damaged");
+                    skipped.push(Skipped::new(&path, problem));
+                    self.damaged.lock().insert(text);
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         match own.is_none() && !skipped.is_empty() {
             true => Err(CheckpointError::NoneIntact {
-                folder: self.0.path(""),
+                folder: self.remote.path(""),
                 skipped,
             }
             .into()),
             false => Ok(()),
         }
     }
-}
 
-/// Copies the checkpoint at `at` into a local folder.
-fn fetch(at: &Path, folder: &Path) -> Result<(), CheckpointError> {
-    let manifest = Manifest::read(at)?;
-    for (name, expected) in &manifest.files {
-        if copy(at, folder, name)? != *expected {
-            let problem = format!("{name} is not what the manifest says");
-            return Err(CheckpointError::damaged(at, problem));
+    /// Copies one into a local folder.
+    fn fetch_one(&self, name: &str, folder: &Path) -> Result<(), CheckpointError> {
+        let manifest = self.manifest(name)?;
+        for (file, expected) in &manifest.files {
+            if self.fetch_file(name, file, folder)? != *expected {
+                let problem = format!("{file} is not what the manifest says");
+                return Err(CheckpointError::damaged(&self.remote.path(name), problem));
+            }
         }
+        self.fetch_file(name, MANIFEST, folder)?;
+        sync_folder(folder)
     }
-    copy(at, folder, MANIFEST)?;
-    sync_folder(folder)
-}
 
-fn copy(at: &Path, folder: &Path, name: &str) -> Result<Fingerprint, CheckpointError> {
-    let source = open(&at.join(name)).map_err(unread(at, name))?;
-    let mut file = NewFile::create(folder.join(name))?;
-    for start in (0..source.len()).step_by(PIECE as usize) {
-        let bytes = source.read(start..source.len().min(start + PIECE));
-        file.write(&bytes.map_err(CheckpointError::file("read", source.path()))?)?;
+    fn fetch_file(
+        &self,
+        name: &str,
+        file: &str,
+        folder: &Path,
+    ) -> Result<Fingerprint, CheckpointError> {
+        let source = self
+            .open(name, file)
+            .map_err(unread(&self.remote.path(name), file))?;
+        let mut file = NewFile::create(folder.join(file))?;
+        for start in (0..source.len()).step_by(PIECE as usize) {
+            let bytes = source.read(start..source.len().min(start + PIECE));
+            file.write(&bytes.map_err(CheckpointError::file("read", source.path()))?)?;
+        }
+        file.end()?;
+        Ok(Fingerprint::new(file.finish()?))
     }
-    file.end()?;
-    Ok(Fingerprint::new(file.finish()?))
+
+    fn manifest(&self, name: &str) -> Result<Manifest, CheckpointError> {
+        Manifest::of(&self.remote.path(name), self.open(name, MANIFEST))
+    }
+
+    fn open(&self, name: &str, file: &str) -> Result<FixedFile, CheckpointError> {
+        let name = format!("{name}/{file}");
+        let opened = self.remote.get(&name);
+        opened.map_err(CheckpointError::file("read", &self.remote.path(&name)))
+    }
 }

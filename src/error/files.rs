@@ -145,7 +145,7 @@ pub struct Skipped {
 impl Skipped {
     pub(crate) fn new(path: &Path, problem: impl fmt::Display) -> Self {
         Self {
-            path: path.to_owned(),
+            path: shown(path),
             problem: problem.to_string(),
         }
     }
@@ -250,7 +250,7 @@ impl CheckpointError {
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
         Self::Damaged {
-            path: path.to_owned(),
+            path: shown(path),
             problem: problem.into(),
         }
     }

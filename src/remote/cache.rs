@@ -4,11 +4,10 @@
 //! match its checksum.
 
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,12 +20,17 @@ pub(super) struct Folder {
     most: u64,
     /// Bytes written by this process since it last looked at the folder. Locked while a file is written, so that each finds the room it needs.
     unseen: Mutex<u64>,
-    has_failed: AtomicBool,
+    /// When writing failed, if it has not succeeded since.
+    failed: Mutex<Option<Instant>>,
 }
 
 const PART: usize = 256 << 10;
 /// Between the hash in a name and what follows it.
 const MARK: &str = ".piece";
+/// Writing that failed is tried again after this.
+const AGAIN: Duration = Duration::from_secs(5);
+/// A file without its name that was not written for so long has no writer any more.
+const ABANDONED: Duration = Duration::from_secs(60);
 
 impl Folder {
     pub(super) fn open(folder: &Path, most: u64) -> io::Result<Self> {
@@ -36,7 +40,7 @@ impl Folder {
             most,
             // Look at once.
             unseen: Mutex::new(most),
-            has_failed: AtomicBool::new(false),
+            failed: Mutex::new(None),
         })
     }
 
@@ -56,27 +60,28 @@ impl Folder {
             let _ = file.set_modified(SystemTime::now());
             return Some(bytes.into());
         }
+        // It goes also where its piece cannot be written again.
+        let _ = fs::remove_file(&path);
         let path = path.display();
         tracing::warn!(%path, "a file of the cache is damaged: its piece is read again");
         None
     }
 
-    /// Writes a piece, unless writing has failed before.
+    /// Writes a piece, unless writing has just failed.
     pub(super) fn write(&self, key: &str, bytes: &[u8]) {
-        if self.has_failed.load(Relaxed) {
+        if self.failed.lock().is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
-        if let Err(error) = self.try_write(key, bytes) {
+        let written = self.try_write(key, bytes);
+        let now = written.is_err().then(Instant::now);
+        let before = std::mem::replace(&mut *self.failed.lock(), now);
+        if let (None, Err(error)) = (before, written) {
             let folder = self.folder.display();
-            if !self.has_failed.swap(true, Relaxed) {
-                tracing::warn!(%folder, %error, "the cache cannot be written: reading goes on without it");
-            }
+            tracing::warn!(%folder, %error, "the cache cannot be written: reading goes on without it");
         }
     }
 
     fn try_write(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-
         let len = bytes.len() as u64 + key.len() as u64 + 4;
         let mut unseen = self.unseen.lock();
         *unseen += len;
@@ -90,13 +95,17 @@ impl Folder {
         let crc32 = hasher.finalize().to_le_bytes();
         let path = self.path(key);
         let mut partial = path.clone().into_os_string();
-        let number = NUMBER.fetch_add(1, Relaxed);
-        partial.push(format!("-{}-{number}", std::process::id()));
+        // Containers that share the folder may have processes of the same number.
+        partial.push(format!("-{:016x}", RandomState::new().hash_one(())));
         let write = || {
             let mut file = File::create(&partial)?;
             let mut parts = [bytes, key.as_bytes(), &crc32].into_iter();
             parts.try_for_each(|part| files::write_all(&mut file, part))?;
-            fs::rename(&partial, &path)
+            match fs::rename(&partial, &path) {
+                // Another process took it for what a killed one left.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                renamed => renamed,
+            }
         };
         write().inspect_err(|_| {
             // A full disk needs the space.
@@ -106,19 +115,24 @@ impl Folder {
 
     /// Removes the files that were not used for the longest time, also what killed processes left.
     fn make_room(&self, len: u64) -> io::Result<()> {
-        let mut files = Vec::new();
+        let (mut files, mut total) = (Vec::new(), 0);
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            let is_own = |name: &str| name.get(16..).is_some_and(|rest| rest.starts_with(MARK));
-            if entry.file_name().to_str().is_some_and(is_own)
-                // Another process may have removed it.
-                && let Ok(metadata) = entry.metadata()
-            {
-                files.push((metadata.modified()?, metadata.len(), entry.path()));
+            let name = entry.file_name();
+            let rest = name
+                .to_str()
+                .and_then(|name| name.get(16..)?.strip_prefix(MARK));
+            // Another process may have removed it.
+            if let (Some(rest), Ok(metadata)) = (rest, entry.metadata()) {
+                let modified = metadata.modified()?;
+                let is_old = modified.elapsed().is_ok_and(|since| since > ABANDONED);
+                total += metadata.len();
+                if rest.is_empty() || is_old {
+                    files.push((modified, metadata.len(), entry.path()));
+                }
             }
         }
         files.sort();
-        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
         // The other processes write, too, until they look.
         let most = (self.most - self.most / 8).saturating_sub(len);
         for (_, bytes, path) in files {

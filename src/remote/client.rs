@@ -53,15 +53,19 @@ use crate::error::{Result, invalid};
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Remote {
-    cache: Option<(PathBuf, ByteSize)>,
+    pub(super) cache: Option<(PathBuf, ByteSize)>,
     memory: ByteSize,
     timeout: Duration,
     pub(super) retries: u32,
     pause: Duration,
 }
 
+/// The store adds random parts to its pauses, which cannot be 0.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// The pauses between attempts grow up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A year, to which times can be added.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Pieces that are requested ahead of time, where they fit into half of the memory.
 const AHEAD: u64 = 4;
 /// Bytes that are requested at once.
@@ -95,12 +99,12 @@ impl Remote {
         Self::default()
     }
 
-    /// Keeps pieces in this folder, up to this many bytes, for all processes of this machine that are given the same folder.
+    /// Keeps pieces of datasets in this folder, up to this many bytes, for all processes of this machine that are given the same folder.
     ///
-    /// A piece is written to a file of its own, which is renamed when it is complete, and found again by URL, ETag, length and position. It
+    /// A piece is written to a file of its own, which is renamed when it is complete, and found again by endpoint, URL, ETag, length and position. It
     /// carries a CRC-32: a damaged file is removed and the piece requested again. Those that were not used for the longest time are removed to
     /// make room; each process looks after writing 1/64 of the bytes, so more than 8 processes that write at once may exceed them. If the
-    /// folder cannot be written, reading goes on without it, and that is logged once.
+    /// folder cannot be written, reading goes on without it, which is logged once, and it is tried again every 5 s.
     ///
     /// ```
     /// use candle_headroom::ByteSize;
@@ -130,7 +134,7 @@ impl Remote {
         self
     }
 
-    /// Sets how long an answer may take, all of its bytes included; 30 s by default.
+    /// Sets how long an answer may take, all of its bytes included; 30 s by default, a year at most.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;
@@ -156,8 +160,8 @@ impl Remote {
         self
     }
 
-    /// Sets the pause before a request is repeated for the first time; 100 ms by default. It doubles each time, up to 10 s, and a random part of up to
-    /// half is taken off, so that the processes of a job do not ask all at once.
+    /// Sets the pause before a request is repeated for the first time; 100 ms by default, 1 ms at least. It doubles each time,
+    /// up to 10 s, and a random part of up to half is taken off, so that the processes of a job do not ask all at once.
     ///
     /// ```
     /// # use candle_headroom::ByteSize;
@@ -217,7 +221,6 @@ pub(super) fn wait<T: Send + 'static>(
 }
 
 /// Connections, and what was read, of all objects with the same settings.
-#[derive(Debug)]
 pub(super) struct Client {
     pub(super) settings: Remote,
     pub(super) cache: Option<Folder>,
@@ -230,7 +233,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    fn new(settings: Remote) -> Result<Self> {
+    pub(super) fn new(mut settings: Remote) -> Result<Self> {
+        settings.timeout = settings.timeout.min(LONGEST_TIMEOUT);
+        settings.pause = settings.pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         let least = ByteSize(PIECE);
         let (cache, memory) = (settings.cache.as_ref(), settings.memory.as_u64());
         let bytes = [Some(settings.memory), cache.map(|(_, most)| *most)];
@@ -272,7 +277,7 @@ impl Client {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
         let is_http = scheme.starts_with("http");
-        if host.contains('@') || is_http && key.contains(['?', '#']) {
+        if host.contains('@') || rest.contains(['?', '#']) {
             return Err(invalid(
                 "has a password or a query, which would stand in logs: use a URL without, and S3 with credentials in the environment",
             ));
@@ -394,8 +399,14 @@ pub(super) fn failure(error: object_store::Error) -> io::Error {
         deepest = source;
     }
     let text = deepest.to_string();
-    let text = text.split(['<', '{', '\n']).next().unwrap_or_default();
-    let text = text.trim_end_matches([' ', ':']);
+    // After a status, and after `error response`, comes the server's own text.
+    let shown = match text.strip_prefix("Server returned ") {
+        Some(answer) => answer
+            .trim_start_matches("non-2xx status code: ")
+            .split(':')
+            .next(),
+        None => text.split(['<', '{', '\n']).next(),
+    };
     let problem = match error {
         Store::Precondition { .. } => {
             "changed while it was open: write a new object under another name instead".to_owned()
@@ -403,7 +414,7 @@ pub(super) fn failure(error: object_store::Error) -> io::Error {
         Store::NotSupported { .. } => {
             "the server does not answer requests for ranges: copy the object to a disk or to a server that does".to_owned()
         }
-        _ => text.to_owned(),
+        _ => shown.unwrap_or_default().trim_end_matches([' ', ':']).to_owned(),
     };
     io::Error::new(kind, problem)
 }

@@ -1,11 +1,16 @@
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
+use object_store::{ObjectStore, ObjectStoreExt};
+use tokio::task::{JoinError, JoinSet};
 
 use super::client::{Client, failure, wait};
+use super::object::Object;
+use crate::fixed_file::FixedFile;
 
 /// What one request writes, at least; larger files are written in parts of equal size.
 const PART: u64 = 8 << 20;
@@ -15,8 +20,10 @@ const TOGETHER: usize = 4;
 const MOST_PARTS: u64 = 9_999;
 
 /// A folder of a bucket, which is written. The store repeats what fails.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct RemoteFolder {
+    /// Reads without the cache, which is for what is read again.
+    client: Arc<Client>,
     url: String,
     store: Arc<dyn ObjectStore>,
     place: Path,
@@ -24,7 +31,9 @@ pub(crate) struct RemoteFolder {
 
 impl RemoteFolder {
     pub(crate) fn open(url: &str) -> io::Result<Self> {
-        let client = Client::current()?;
+        let mut settings = Client::current()?.settings.clone();
+        settings.cache = None;
+        let client = Client::new(settings).map_err(io::Error::other)?;
         let url = url.trim_end_matches('/').to_owned();
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         if !matches!(scheme, "s3" | "gs") {
@@ -36,6 +45,7 @@ impl RemoteFolder {
         let store = client.connect(scheme, &base, client.settings.retries);
         Ok(Self {
             store: store.map_err(failure)?,
+            client: Arc::new(client),
             url,
             place,
         })
@@ -46,20 +56,28 @@ impl RemoteFolder {
         format!("{}/{name}", self.url).into()
     }
 
+    /// Opens what it holds.
+    pub(crate) fn get(&self, name: &str) -> io::Result<FixedFile> {
+        let url = format!("{}/{name}", self.url);
+        let object = Object::of(Arc::clone(&self.client), &url)?;
+        Ok(FixedFile::of_object(url.into(), object))
+    }
+
     fn place(&self, name: &str) -> Path {
         let parts = name.split('/').filter(|part| !part.is_empty());
         parts.fold(self.place.clone(), |place, part| place.join(part))
     }
 
-    /// The names of the folders, and of the files, in a folder of it.
-    pub(crate) fn list(&self, folder: &str) -> io::Result<(Vec<String>, Vec<String>)> {
+    /// The names of the folders, and the names and lengths of the files, in a folder of it.
+    pub(crate) fn list(&self, folder: &str) -> io::Result<(Vec<String>, BTreeMap<String, u64>)> {
         let (store, place) = (Arc::clone(&self.store), self.place(folder));
         let listed = wait(async move {
             let listed = store.list_with_delimiter(Some(&place)).await;
             listed.map_err(failure)
         })?;
         let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
-        let files = listed.objects.iter().map(|object| name(&object.location));
+        let files = listed.objects.iter();
+        let files = files.map(|object| (name(&object.location), object.size));
         Ok((
             listed.common_prefixes.iter().map(name).collect(),
             files.collect(),
@@ -82,20 +100,27 @@ impl RemoteFolder {
                 let put = store.put(&place, next()?.into()).await;
                 return put.map(|_| ()).map_err(failure);
             }
-            let upload = store.put_multipart(&place).await.map_err(failure)?;
-            let mut upload = WriteMultipart::new_with_chunk_size(upload, part as usize);
-            for _ in 0..len.div_ceil(part) {
-                let free = upload.wait_for_capacity(TOGETHER).await.map_err(failure);
-                match free.and_then(|()| next()) {
-                    Ok(bytes) => upload.put(bytes.into()),
-                    Err(error) => {
-                        // Parts that stay cost money until the bucket's rules remove them.
-                        let _ = upload.abort().await;
-                        return Err(error);
+            let mut upload = store.put_multipart(&place).await.map_err(failure)?;
+            let mut parts = JoinSet::new();
+            let all = async {
+                for _ in 0..len.div_ceil(part) {
+                    if parts.len() == TOGETHER {
+                        written(parts.join_next().await)?;
                     }
+                    parts.spawn(upload.put_part(next()?.into()));
                 }
+                while !parts.is_empty() {
+                    written(parts.join_next().await)?;
+                }
+                upload.complete().await.map_err(failure)
+            };
+            if let Err(error) = all.await {
+                parts.shutdown().await;
+                // Parts that stay cost money until the bucket's rules remove them.
+                let _ = upload.abort().await;
+                return Err(error);
             }
-            upload.finish().await.map(|_| ()).map_err(failure)
+            Ok(())
         })
     }
 
@@ -108,5 +133,17 @@ impl RemoteFolder {
                 removed => removed.map_err(failure),
             }
         })
+    }
+}
+
+/// The end of a part that was written.
+fn written(part: Option<Result<object_store::Result<()>, JoinError>>) -> io::Result<()> {
+    part.map_or(Ok(()), |part| part?.map_err(failure))
+}
+
+/// Without the store, which prints tokens.
+impl fmt::Debug for RemoteFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
     }
 }

@@ -2,6 +2,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{env, fmt};
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -10,12 +11,13 @@ use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use super::client::{Client, Key, PIECE, runtime, wait};
 
 /// An object of which one version is read, by pieces.
-#[derive(Debug)]
 pub(crate) struct Object {
     client: Arc<Client>,
     store: Arc<dyn ObjectStore>,
     place: Path,
     url: String,
+    /// Of S3 and Google Cloud Storage, where the environment names it: two stores may have the same bucket.
+    endpoint: String,
     etag: String,
     len: u64,
     /// Among those of this process.
@@ -24,11 +26,23 @@ pub(crate) struct Object {
     last: AtomicU64,
 }
 
+/// By which the environment names another store than the usual one.
+const ENDPOINTS: [&str; 5] = [
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AWS_S3_ENDPOINT",
+    "GOOGLE_BASE_URL",
+];
+
 impl Object {
     pub(crate) fn open(url: &str) -> io::Result<Arc<Self>> {
+        Self::of(Client::current()?, url)
+    }
+
+    pub(super) fn of(client: Arc<Client>, url: &str) -> io::Result<Arc<Self>> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-        let client = Client::current()?;
         let (store, place) = client.find(url)?;
         let (of, by, at) = (Arc::clone(&client), Arc::clone(&store), place.clone());
         let found = wait(async move { of.retried(|| by.head(&at)).await })?;
@@ -44,6 +58,9 @@ impl Object {
             store,
             place,
             url: url.to_owned(),
+            endpoint: ENDPOINTS
+                .map(|name| env::var(name).unwrap_or_default())
+                .join(" "),
             etag,
             len: found.size,
             number: NUMBER.fetch_add(1, Relaxed),
@@ -116,8 +133,8 @@ impl Object {
         self.client.pieces.get(self.key(index), || {
             let (cache, range) = (self.client.cache.as_ref(), self.range(index));
             let key = format!(
-                "{}\n{}\n{}\n{index} of {PIECE}",
-                self.url, self.etag, self.len
+                "{}\n{}\n{}\n{}\n{index} of {PIECE}",
+                self.endpoint, self.url, self.etag, self.len
             );
             let len = range.end - range.start;
             if let Some(bytes) = cache.and_then(|cache| cache.read(&key, len)) {
@@ -158,6 +175,13 @@ impl Object {
                 source: format!("the answer has {} bytes", bytes.len()).into(),
             }),
         }
+    }
+}
+
+/// Without pieces, and without the store, which prints tokens.
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes, {})", self.url, self.len, self.etag)
     }
 }
 

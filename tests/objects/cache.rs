@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use candle_headroom::ByteSize;
 use candle_headroom::data::Remote;
 use candle_headroom::fixed_file::FixedFile;
 
-use crate::server::Fault;
+use crate::server::{Fault, Server};
 use crate::{PIECE, SERVER, bytes, quick, with};
 
 fn cached(folder: &Path) -> Remote {
@@ -115,6 +115,8 @@ fn the_oldest_make_room() {
     fs::write(&left_behind, "of a killed process").unwrap();
     let old = fs::File::options().write(true).open(&left_behind).unwrap();
     old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let being_written = folder.path().join("0123456789abcdef.piece-77-2");
+    fs::write(&being_written, "of a living process").unwrap();
     let most = ByteSize(3 * PIECE as u64);
     for _ in 0..2 {
         assert!(read(&url, quick().cache(folder.path(), most)).unwrap() == content);
@@ -125,6 +127,7 @@ fn the_oldest_make_room() {
         assert!(bytes <= most.as_u64() && bytes > PIECE as u64, "{bytes}");
     }
     assert!(others.exists() && !left_behind.exists());
+    assert!(being_written.exists(), "it was written a moment ago");
 }
 
 /// Where the folder cannot be written, nothing is lost but the cache.
@@ -134,13 +137,17 @@ fn reading_goes_on_without_the_cache() {
     let path = "cache/without";
     let content = bytes(2 * PIECE);
     SERVER.put(path, content.clone());
-    let file = with(cached(folder.path()), || {
-        FixedFile::open(Path::new(&SERVER.url(path)))
-    })
-    .unwrap();
+    // Memory has one piece, so that the others are requested again.
+    let settings = cached(folder.path()).memory(ByteSize(PIECE as u64));
+    let file = with(settings, || FixedFile::open(Path::new(&SERVER.url(path)))).unwrap();
     fs::remove_dir(folder.path()).unwrap();
     assert!(file.read(0..file.len()).unwrap() == content);
     assert!(!folder.path().exists());
+    // It is tried again after a while.
+    fs::create_dir(folder.path()).unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    assert!(file.read(0..file.len()).unwrap() == content);
+    assert!(!files(folder.path()).is_empty());
     // A file is in the place of the folder.
     let error = quick()
         .cache(Path::new("/dev/null/x"), ByteSize::gib(1))
@@ -172,6 +179,10 @@ fn child() {
 }
 
 fn spawn(url: &str, folder: &Path, times: usize, limit: &str) -> std::process::Child {
+    command(url, folder, times, limit).spawn().unwrap()
+}
+
+fn command(url: &str, folder: &Path, times: usize, limit: &str) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("sh");
     // The limit on the size of a file is a full disk's stand-in.
@@ -183,10 +194,8 @@ fn spawn(url: &str, folder: &Path, times: usize, limit: &str) -> std::process::C
     command
         .env("OBJECTS_CHILD", url)
         .env("OBJECTS_FOLDER", folder);
+    command.env("OBJECTS_TIMES", times.to_string());
     command
-        .env("OBJECTS_TIMES", times.to_string())
-        .spawn()
-        .unwrap()
 }
 
 /// A process is killed at some time while it writes: what it leaves is never read as a piece.
@@ -243,8 +252,30 @@ fn a_full_disk_ends_the_cache_alone() {
         "nothing is left half-written"
     );
     assert_eq!(gets(path), 4);
-    assert_eq!(
-        fs::metadata(folder.path().join("x")).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+    // A damaged file goes, although none comes in its place.
+    read(&SERVER.url(path), cached(folder.path())).unwrap();
+    let [damaged, intact] = &files(folder.path())[..] else {
+        panic!("two pieces")
+    };
+    fs::write(damaged, "damaged").unwrap();
+    let child = spawn(&SERVER.url(path), folder.path(), 1, "100");
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert_eq!(files(folder.path()), [intact.clone()]);
+}
+
+/// The same bucket's name, key, ETag and length in two stores.
+#[test]
+fn pieces_are_those_of_an_endpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = ("cache/endpoint", Server::start());
+    for (server, content) in [(&*SERVER, b"here"), (&other, b"over")] {
+        server.put(path, content.to_vec());
+        server.set_etag(path, "\"1\"");
+    }
+    let url = format!("s3://{path}");
+    let mut child = command(&url, folder.path(), 1, "unlimited");
+    child.env("AWS_ENDPOINT", other.url("").trim_end_matches('/'));
+    assert!(child.status().unwrap().success());
+    assert_eq!(files(folder.path()).len(), 1);
+    assert_eq!(read(&url, cached(folder.path())).unwrap(), b"here");
 }

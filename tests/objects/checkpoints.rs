@@ -173,12 +173,7 @@ fn damaged_copies_are_skipped() {
     }
     drop(checkpoints);
     let file = |step: u64| format!("checkpoints/damaged/step-{step:09}/model.safetensors");
-    let damage = |step| {
-        let mut bytes = SERVER.get(&file(step));
-        *bytes.last_mut().unwrap() ^= 1;
-        SERVER.put(&file(step), bytes);
-    };
-    damage(2);
+    damage(&file(2));
     let there = tempfile::tempdir().unwrap();
     let mut other = Run::new(10);
     let mut checkpoints = open(there.path(), "damaged").unwrap();
@@ -192,7 +187,7 @@ fn damaged_copies_are_skipped() {
     );
     drop(checkpoints);
     // Nothing is left but damage: the run does not begin anew without a word.
-    damage(1);
+    damage(&file(1));
     let nowhere = tempfile::tempdir().unwrap();
     let Err(Error::Checkpoint(error)) = open(nowhere.path(), "damaged") else {
         panic!("damaged")
@@ -212,6 +207,115 @@ fn damaged_copies_are_skipped() {
         .filter(|it| it != ".lock")
         .collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+fn damage(file: &str) {
+    let mut bytes = SERVER.get(file);
+    *bytes.last_mut().unwrap() ^= 1;
+    SERVER.put(file, bytes);
+}
+
+/// A copy that was cut, and one whose damage was found when the run was resumed.
+#[test]
+fn damaged_copies_are_replaced() {
+    let [here, there] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let model = |step: u64| format!("step-{step:09}/model.safetensors");
+    let copy = |step| format!("checkpoints/replaced/{}", model(step));
+    let is_whole = |step, folder: &tempfile::TempDir| {
+        SERVER.get(&copy(step)) == std::fs::read(folder.path().join(model(step))).unwrap()
+    };
+    let mut run = Run::new(10);
+    let mut checkpoints = open(here.path(), "replaced").unwrap();
+    run.step(&mut checkpoints);
+    SERVER.put(&copy(1), b"cut".to_vec());
+    checkpoints.save_now(&run.trainer).unwrap();
+    assert!(is_whole(1, &here));
+    run.step(&mut checkpoints);
+    drop(checkpoints);
+
+    damage(&copy(2));
+    let mut other = Run::new(10);
+    let mut checkpoints = open(there.path(), "replaced").unwrap();
+    let resumed = checkpoints.resume_trainer(&mut other.trainer).unwrap();
+    assert_eq!(resumed.unwrap().step, 1);
+    other.step(&mut checkpoints);
+    assert!(is_whole(2, &there));
+    assert_eq!(copies("replaced"), [step(1), step(2)].into());
+}
+
+/// What an upload that failed has left is none of the copies that stay.
+#[test]
+fn incomplete_copies_do_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new(10);
+    let mut checkpoints = open(folder.path(), "incomplete").unwrap();
+    run.step(&mut checkpoints);
+    run.step(&mut checkpoints);
+    let file = "checkpoints/incomplete/step-000000003/state.json";
+    SERVER.fail(file, (0..9).map(|at| (at, Fault::Status(403))));
+    assert!(matches!(run.step(&mut checkpoints), Saving::Failed(_)));
+    assert_eq!(copies("incomplete").len(), 3);
+    run.step(&mut checkpoints);
+    assert_eq!(copies("incomplete"), [step(2), step(4)].into());
+}
+
+/// The newest checkpoint in the folder is damaged, and its copy is not.
+#[test]
+fn a_copy_replaces_a_damaged_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new(10);
+    let mut checkpoints = open(folder.path(), "own").unwrap();
+    run.step(&mut checkpoints);
+    run.step(&mut checkpoints);
+    drop(checkpoints);
+    std::fs::write(folder.path().join("step-000000002/state.json"), "{}").unwrap();
+    let mut checkpoints = open(folder.path(), "own").unwrap();
+    let resumed = checkpoints.resume_trainer(&mut run.trainer).unwrap();
+    assert_eq!(resumed.unwrap().step, 2);
+    run.step(&mut checkpoints);
+    let names = ["step-000000002-2", "step-000000003"].map(|name| folder.path().join(name));
+    assert!(names.iter().all(|name| name.exists()));
+}
+
+/// Parts that stay cost money.
+#[test]
+fn an_upload_that_fails_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new(3_000_000);
+    let mut checkpoints = open(folder.path(), "parts").unwrap();
+    let file = "checkpoints/parts/step-000000001/model.safetensors";
+    SERVER.fail(file, (1..99).map(|at| (at, Fault::Status(403))));
+    assert!(matches!(run.step(&mut checkpoints), Saving::Failed(_)));
+    let requests = SERVER.requests(file);
+    assert!(
+        requests.iter().any(|it| it.starts_with("DELETE")),
+        "{requests:?}"
+    );
+}
+
+/// The cache has room for what is read again.
+#[test]
+fn checkpoints_are_not_cached() {
+    let [here, there, cache] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let mut run = Run::new(10);
+    run.step(&mut open(here.path(), "uncached").unwrap());
+    let settings = quick().cache(cache.path(), candle_headroom::ByteSize::mib(64));
+    let fetched = with(settings, || builder(there.path(), "uncached").open());
+    fetched.unwrap();
+    assert!(there.path().join("step-000000001").exists());
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 0);
+}
+
+/// The store's pauses between attempts have random parts, of which none is 0.
+#[test]
+fn uploads_without_a_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new(10);
+    let settings = quick().pause(std::time::Duration::ZERO);
+    let mut checkpoints = with(settings, || builder(folder.path(), "pause").open()).unwrap();
+    let file = "checkpoints/pause/step-000000001/model.safetensors";
+    SERVER.fail(file, [(0, Fault::Status(503))]);
+    assert!(matches!(run.step(&mut checkpoints), Saving::Saved(_)));
 }
 
 #[test]

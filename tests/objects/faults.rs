@@ -2,6 +2,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candle_headroom::checkpoint::Checkpoints;
 use candle_headroom::data::{Dataset, Remote, TokenType, Tokens};
 use candle_headroom::error::BoxedError;
 use candle_headroom::fixed_file::FixedFile;
@@ -61,8 +62,6 @@ fn read_parts(url: &str) -> std::io::Result<Vec<u8>> {
 #[test]
 fn each_fault_at_each_request() {
     let len = 2 * PIECE + PIECE / 2;
-    let path = "faults/each";
-    let url = SERVER.url(path);
     let content = bytes(len);
     let (mut right, mut failed) = (0, 0);
     let cases = passing().into_iter().map(|fault| (fault, true));
@@ -70,11 +69,13 @@ fn each_fault_at_each_request() {
         // The header, three pieces, and one request that does not come.
         for number in 0..5 {
             for is_once in [true, false] {
+                // What the case before has requested ahead may still come.
+                let path = &format!("faults/each-{}", right + failed);
                 SERVER.put(path, content.clone());
                 let last = if is_once { number } else { number + 100 };
                 SERVER.fail(path, (number..=last).map(|at| (at, fault.clone())));
                 let case = format!("{fault:?} from request {number}, once: {is_once}");
-                match read_parts(&url) {
+                match read_parts(&SERVER.url(path)) {
                     Ok(read) if read == content => right += 1,
                     Ok(read) => {
                         // It was replaced before it was opened.
@@ -94,6 +95,7 @@ fn each_fault_at_each_request() {
                         failed += 1;
                     }
                 }
+                SERVER.put(path, Vec::new());
             }
         }
     }
@@ -191,6 +193,8 @@ fn secrets_are_not_shown() {
         format!("http://{place}?X-Amz-Signature=hunter2"),
         format!("http://{place}#hunter2"),
         "s3://key:hunter2@bucket/x".to_owned(),
+        "s3://bucket/x?X-Amz-Signature=hunter2".to_owned(),
+        "s3://bucket?X-Amz-Signature=hunter2".to_owned(),
     ] {
         let error = read(&url, 5, quick()).expect_err("a secret");
         assert!(
@@ -202,6 +206,43 @@ fn secrets_are_not_shown() {
             "{error}"
         );
     }
+}
+
+/// What was read, and the store's credentials, are no part of what is printed.
+#[test]
+fn open_objects_are_printed_in_short() {
+    let path = "printed/object";
+    SERVER.put(path, bytes(PIECE));
+    let url = format!("s3://{path}");
+    let file = open(&url).unwrap();
+    file.read(0..9).unwrap();
+    let shown = format!("{file:?}");
+    assert!(shown.contains(&url) && shown.len() < 300, "{}", shown.len());
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Checkpoints::builder(folder.path()).upload_to("s3://printed/run");
+    let shown = format!("{:?}", with(quick(), || builder.open()).unwrap());
+    assert!(
+        shown.contains("s3://printed/run") && !shown.contains("hunter"),
+        "{shown}"
+    );
+}
+
+/// Times that cannot be added to are limits that never come.
+#[test]
+fn the_longest_and_the_shortest_times() {
+    let path = "faults/times";
+    SERVER.put(path, bytes(1_000));
+    SERVER.fail(path, [(1, Fault::Status(503))]);
+    let settings = quick().timeout(Duration::MAX).pause(Duration::ZERO);
+    assert_eq!(
+        read(&SERVER.url(path), 1_000, settings).unwrap(),
+        bytes(1_000)
+    );
+    let settings = quick().timeout(Duration::MAX).pause(Duration::MAX);
+    assert_eq!(
+        read(&SERVER.url(path), 1_000, settings).unwrap(),
+        bytes(1_000)
+    );
 }
 
 /// Callers may be threads of an async runtime, where `block_on` panics.

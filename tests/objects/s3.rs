@@ -21,8 +21,10 @@ fn a_bucket_is_read() {
     );
     let file = with(quick(), || FixedFile::open(Path::new("s3://bucket/large"))).unwrap();
     assert!(file.read(0..file.len()).unwrap() == content);
-    SERVER.fail("bucket/large", [(0, Fault::Status(403))]);
-    let error = with(quick(), || FixedFile::open(Path::new("s3://bucket/large"))).unwrap_err();
+    // The answer to a GET has a text.
+    SERVER.fail("bucket/large", [(1, Fault::Status(403))]);
+    let file = with(quick(), || FixedFile::open(Path::new("s3://bucket/large"))).unwrap();
+    let error = file.read(0..9).unwrap_err();
     assert!(
         !format!("{error} {error:?}").contains("hunter"),
         "{error:?}"

@@ -224,7 +224,7 @@ fn serve(stream: &TcpStream, objects: &Objects) -> Option<()> {
                 continue;
             }
             Some(Fault::Status(status)) => {
-                let text = b"<Error><AWSAccessKeyId>hunter2</AWSAccessKeyId></Error>";
+                let text = b"invalid token: Bearer hunter2 <Error><AWSAccessKeyId>hunter2</AWSAccessKeyId></Error>";
                 let is_head = request.method == "HEAD";
                 respond(stream, status, &[], text, text.len(), usize::MAX, is_head)?;
                 continue;
