@@ -328,8 +328,7 @@ impl Suite {
             wrong.push((Wrong::Silent, said("had no error")));
         }
         if rank != case.victim {
-            let is_first_known =
-                (report.errors.first()).is_some_and(|error| is_known_before(error));
+            let is_first_known = (report.errors.first()).is_some_and(is_known_before);
             if is_first_known || report.errors.iter().any(|error| !names(error, case)) {
                 wrong.push((Wrong::Silent, said("names another rank")));
             }

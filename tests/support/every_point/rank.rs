@@ -492,7 +492,8 @@ fn clock(struck: PathBuf) -> Arc<AtomicU64> {
         while let Some(clock) = looked.upgrade() {
             let now = Instant::now();
             if is_struck {
-                ran += (now - last).min(PAUSE * 4);
+                // A wake that is later than that is time in which the machine runs others.
+                ran += (now - last).min(PAUSE * 2);
                 clock.store(ran.as_millis() as u64, SeqCst);
             }
             is_struck |= struck.exists();
