@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+#[cfg(feature = "parquet")]
 use candle_core::Tensor;
 use candle_headroom::data::{Dataset, Loader, Tensors, Tokens, stack_tokens};
 use candle_headroom::error::BoxedError;
