@@ -260,7 +260,7 @@ fn a_full_disk_ends_the_cache_alone() {
     fs::write(damaged, "damaged").unwrap();
     let child = spawn(&SERVER.url(path), folder.path(), 1, "100");
     assert!(child.wait_with_output().unwrap().status.success());
-    assert_eq!(files(folder.path()), std::slice::from_ref(&intact));
+    assert_eq!(files(folder.path()), std::slice::from_ref(intact));
 }
 
 /// The same bucket's name, key, ETag and length in two stores.
