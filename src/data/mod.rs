@@ -114,7 +114,7 @@ fn open(path: &Path) -> Result<FixedFile, DataError> {
 /// ```
 ///
 /// # Errors
-/// [`DataError::File`] if no file matches, if the pattern is none or a URL, or if a folder cannot be read.
+/// [`DataError::File`] if no file matches, if the pattern is malformed or a URL, or if a folder cannot be read.
 pub fn glob(pattern: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let pattern = pattern.as_ref();
     let wrong = |problem: String| DataError::file(pattern, None, problem);

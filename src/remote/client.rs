@@ -296,7 +296,7 @@ impl Client {
         Ok((store, path))
     }
 
-    /// The store repeats requests itself only where it is told to: of reading, whole answers are repeated here.
+    /// The store retries uploads by itself. Reads are retried here, with the whole answer.
     pub(super) fn connect(
         &self,
         scheme: &str,

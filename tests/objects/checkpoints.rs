@@ -323,7 +323,7 @@ fn what_is_no_bucket_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for url in [
         SERVER.url("run-7"),
-        "/tmp/run-7".to_owned(),
+        "runs/run-7".to_owned(),
         "s3:/bucket".to_owned(),
     ] {
         let builder = Checkpoints::builder(folder.path()).upload_to(&url);
