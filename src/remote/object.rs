@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,9 +23,14 @@ pub(crate) struct Object {
     len: u64,
     /// Among those of this process.
     number: u64,
-    /// The piece that was read last.
-    last: AtomicU64,
 }
+
+thread_local! {
+    /// The object that this thread read last, and where that ended.
+    static LAST: Cell<(u64, u64)> = const { Cell::new((u64::MAX, 0)) };
+}
+/// Reading goes on if it begins so near to where it ended. In a shuffled order few reads do, and pieces ahead of them would displace others.
+const NEAR: u64 = 64 << 10;
 
 /// By which the environment names another store than the usual one.
 const ENDPOINTS: [&str; 5] = [
@@ -64,7 +70,6 @@ impl Object {
             etag,
             len: found.size,
             number: NUMBER.fetch_add(1, Relaxed),
-            last: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -79,13 +84,20 @@ impl Object {
             let problem = format!("ends at byte {}, before byte {end}", self.len);
             return Err(io::Error::new(ErrorKind::UnexpectedEof, problem));
         }
+        // The piece from which this thread goes on.
+        let (number, before) = LAST.replace((self.number, end));
+        let is_near = number == self.number && at.abs_diff(before) < NEAR;
+        let goes_on = is_near.then(|| before.saturating_sub(1) / PIECE);
+        let is_long = buffer.len() as u64 > PIECE;
         while !buffer.is_empty() {
             let index = at / PIECE;
             let range = self.range(index);
             let len = (range.end - at).min(buffer.len() as u64);
             let (now, rest) = buffer.split_at_mut(len as usize);
             let within = at - range.start;
-            self.read_ahead(index)?;
+            if is_long || goes_on.is_some_and(|before| before < index) {
+                self.read_ahead(index)?;
+            }
             let piece = self.piece(index)?;
             let bytes = piece
                 .get(within as usize..)
@@ -105,25 +117,22 @@ impl Object {
         start..(start + PIECE).min(self.len)
     }
 
-    /// Begins to load the pieces that follow, where reading goes on from the piece before into this one.
+    /// Begins to load the pieces that follow.
     fn read_ahead(self: &Arc<Self>, index: u64) -> io::Result<()> {
         let pieces = &self.client.pieces;
-        let is_next = index > 0 && self.last.swap(index, Relaxed) != index;
-        if is_next && pieces.holds(self.key(index - 1)) {
-            let end = self.len.div_ceil(PIECE).min(index + 1 + self.client.ahead);
-            for next in (index + 1..end).filter(|next| !pieces.holds(self.key(*next))) {
-                // These threads look up names of hosts too, so that they must not all wait for answers.
-                let loading = Arc::clone(&self.client.loading);
-                if Arc::strong_count(&loading) as u64 > self.client.ahead + 1 {
-                    break;
-                }
-                let own = Arc::clone(self);
-                // Whoever needs it sees its failure, and tries again.
-                runtime()?.spawn_blocking(move || {
-                    let _loading = loading;
-                    own.piece(next).is_ok()
-                });
+        let end = self.len.div_ceil(PIECE).min(index + 1 + self.client.ahead);
+        for next in (index + 1..end).filter(|next| !pieces.holds(self.key(*next))) {
+            // These threads look up names of hosts too, so that they must not all wait for answers.
+            let loading = Arc::clone(&self.client.loading);
+            if Arc::strong_count(&loading) as u64 > self.client.ahead + 1 {
+                break;
             }
+            let own = Arc::clone(self);
+            // Whoever needs it sees its failure, and tries again.
+            runtime()?.spawn_blocking(move || {
+                let _loading = loading;
+                own.piece(next).is_ok()
+            });
         }
         Ok(())
     }
