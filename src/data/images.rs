@@ -154,11 +154,13 @@ impl ImageFolderBuilder {
         self
     }
 
-    /// Keeps the list of files in this file, so that opening a large folder again lists no files: it asks for the times of the folder and of its
-    /// classes alone. The index is written anew if it is another folder's, if one of these times has changed, which each file that is added, removed
-    /// or renamed does, or if there is none. On Unix they are the modification and the change time, because programs and file systems may set the first
-    /// to what they like. While a class was changed in the last 2 seconds, none is written, because a further change might not show.
-    /// Images that are written in place are not noticed, as without an index.
+    /// Stores the list of images in an index file. Opening the folder again then reads only the times of the folder and its classes, and lists no
+    /// images.
+    ///
+    /// A missing index is written. An index of another folder, or one older than the folder, is written again: adding, removing or renaming an
+    /// image changes the times of its class. On Unix both the modification time and the change time are compared, because programs may set the
+    /// former. If a class was modified within the last 2 seconds, no index is written, because a later change might not alter the times.
+    /// An image that is overwritten in place is not detected, with or without an index.
     ///
     /// ```
     /// # use candle_headroom::data::{Dataset, ImageFolder};

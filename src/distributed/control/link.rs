@@ -26,8 +26,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// To a rank whose messages have at most so many `parts`. A write waits for a rank that does not read for at most `timeout`. Where the group
-    /// ends by what this connection brings, or by its end before the rank has left, the other `links` are told.
+    /// Starts reading from a rank, whose messages have at most so many `parts`. A write to a rank that does not read fails after `timeout`. If a
+    /// message ends the group, or the connection closes before the rank has left, the thread notifies the other `links`.
     pub(super) fn start(
         (rank, parts): (usize, usize),
         stream: TcpStream,

@@ -23,7 +23,7 @@ pub fn put_product(_: f64, _: bool, _: &Tensor, _: &Tensor, _: &Tensor) -> Resul
     Err(no_kernels("product"))
 }
 
-/// Pinned memory. There is none without CUDA.
+/// Pinned memory, which exists only with CUDA.
 #[derive(Debug)]
 pub enum Host {}
 
