@@ -157,7 +157,7 @@ impl ImageFolderBuilder {
     /// Stores the list of images in an index file. Opening the folder again then reads only the times of the folder and its classes, and lists no
     /// images.
     ///
-    /// A missing index is written. An index of another folder, or one older than the folder, is written again: adding, removing or renaming an
+    /// A missing index is written. An index of another folder, or with other times, is written again: adding, removing or renaming an
     /// image changes the times of its class. On Unix both the modification time and the change time are compared, because programs may set the
     /// former. If a class was modified within the last 2 seconds, no index is written, because a later change might not alter the times.
     /// An image that is overwritten in place is not detected, with or without an index.
